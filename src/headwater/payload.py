@@ -109,12 +109,15 @@ def _plain(part: object) -> object:
 def encoded(payload: object, headers: Mapping[str, str] | Sequence[tuple[str, str]]) -> tuple[bytes, Any]:
     """The bytes to be published, and the headers that go with them."""
     data, is_json = encode(payload)
-    if not is_json:
-        return data, headers
+    return data, said_json(headers) if is_json else headers
+
+
+def said_json(headers: Mapping[str, str] | Sequence[tuple[str, str]]) -> Any:
+    """Headers of a payload that is JSON: they say so, unless they say what else it is."""
     try:
         pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
         if any(name == CONTENT_TYPE for name, _ in pairs):
-            return data, pairs
+            return pairs
     except (TypeError, ValueError):
-        return data, headers  # whoever checks them says what is wrong
-    return data, (*pairs, (CONTENT_TYPE, JSON))
+        return headers  # whoever checks them says what is wrong
+    return (*pairs, (CONTENT_TYPE, JSON))

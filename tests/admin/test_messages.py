@@ -64,6 +64,30 @@ def test_a_payload_is_text_json_or_base64(payload: Any, encoding: str, stored: b
     assert (base64.b64decode(found) if message["encoding"] == "base64" else found.encode()) == stored
 
 
+def test_json_says_so_in_its_content_type_as_it_does_from_python(http: httpx.Client, served: Served):
+    value = {"celsius": 21.5}
+    one = {"topic": "typed/x", "payload": value, "encoding": "json"}
+    publish(http, "typed/x", value, encoding="json")
+    publish(http, "typed/x", value, encoding="json", headers={"content-type": "application/senml+json"})
+    publish(http, "typed/x", '{"celsius":21.5}')
+    batch = {"messages": [one, {**one, "headers": [["unit", "C"], ["unit", "K"]]}]}
+    assert http.post("/v1/messages/batch", json=batch).status_code == 201
+    schedule = {**one, "cron": "0 3 * * *"}
+    assert dict(http.put("/v1/schedules/typed", json=schedule).json()["headers"]) == {
+        "content-type": "application/json"
+    }
+    with headwater.connect(served.url) as bus:
+        bus.publish("typed/x", value)
+        bus.unschedule("typed")
+        messages = list(bus.replay("typed/#"))
+    assert {one.payload for one in messages} == {b'{"celsius":21.5}'}
+    said = ("content-type", "application/json")
+    assert [one.header_pairs for one in messages] == [
+        *((said,), (("content-type", "application/senml+json"),), ()),
+        *((said,), (("unit", "C"), ("unit", "K"), said), (said,)),
+    ]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -28,6 +28,7 @@ from headwater.admin.api.following import Followers
 from headwater.admin.api.payload import Encoding, Shown, shown_message, to_bytes
 from headwater.errors import Gap, Malformed, TimedOut
 from headwater.message import Outgoing
+from headwater.payload import said_json
 from headwater.topics.name import check_filter
 from headwater.wire.request import SECONDS_MAX
 
@@ -60,6 +61,8 @@ class NewMessage(Body):
         """The same, as the bus publishes it."""
         key = None if self.key is None else to_bytes(self.key, self.key_encoding, "key")
         headers = self.headers if isinstance(self.headers, dict) else tuple(self.headers)
+        if self.encoding == "json":
+            headers = said_json(headers)
         return Outgoing(self.topic, to_bytes(self.payload, self.encoding), self.retain, key, headers, self.ttl_s)
 
 
