@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mypy import api
@@ -130,6 +131,25 @@ def test_what_open_and_connect_give_is_a_bus() -> None:
         assert isinstance(bus, headwater.Bus)
     assert headwater.Bus in headwater.client.bus.Bus.__mro__
     assert not isinstance(object(), headwater.Bus)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (headwater.Bus, r"headwater\.open\(folder\), or headwater\.connect\(url\), gives one"),
+        (headwater.Consumer, r"bus\.subscribe\(filter, id=…\) gives one"),
+        (headwater.Live, r"bus\.subscribe\(filter\) gives one"),
+        (headwater.Reading, r"bus\.replay\(filter\), or bus\.follow\(filter\), gives one"),
+        (headwater.aio.Bus, r"headwater\.aio\.open\(folder\)"),
+        (headwater.aio.Consumer, r"bus\.subscribe\(filter, id=…\) gives one"),
+        (headwater.aio.Live, r"bus\.subscribe\(filter\) gives one"),
+    ],
+)
+def test_a_type_that_is_called_says_what_gives_one(kind: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        kind(":memory:")
+    with pytest.raises(TypeError, match=says):
+        kind("home/#", None)
 
 
 def test_every_name_of_the_package_is_there() -> None:

@@ -195,6 +195,8 @@ class Bus(WorkingBus):
     """A bus whose methods are coroutines."""
 
     def __init__(self, bus: ThreadBus, handlers: Handlers | None = None) -> None:
+        if not isinstance(bus, ThreadBus):
+            raise TypeError("headwater.aio.open(folder), or headwater.aio.connect(url), gives a bus for asyncio")
         self.threads = bus
         """The same bus for threads."""
         self._workers = TaskWorkers(weakly(self.subscribe), fail, bus.core.clock, handlers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -295,6 +296,11 @@ class Reader(Closing):
     """What a consumer handed out last."""
     _is_acked = False
     """Whether what it hands out is acked: a consumer of a durable subscription."""
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        if inspect.isabstract(cls):
+            raise surface.not_made(cls)
+        return super().__new__(cls)
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

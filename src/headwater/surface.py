@@ -99,7 +99,31 @@ def documented(source: type) -> Callable[[type[T]], type[T]]:
     return told
 
 
-class Reader(Protocol):
+MADE_BY: dict[str, str] = {
+    "Bus": "headwater.open(folder), or headwater.connect(url),",
+    "Consumer": "bus.subscribe(filter, id=…)",
+    "Live": "bus.subscribe(filter)",
+    "Reading": "bus.replay(filter), or bus.follow(filter),",
+}
+"""What gives one of each type that is there to be written down."""
+
+
+def not_made(kind: type) -> TypeError:
+    """Somebody called such a type."""
+    name = kind.__name__
+    return TypeError(f"{name} is a type to write down, and makes nothing: {MADE_BY[name]} gives one")
+
+
+class Made(Protocol):
+    """What is made by something else, and not by calling its class."""
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        if cls.__module__ == __name__ and cls.__name__ in MADE_BY:
+            raise not_made(cls)
+        return super().__new__(cls)
+
+
+class Reader(Made, Protocol):
     """Messages one after another; iterate it, or ask with `next` and `batch`."""
 
     filter: str
@@ -155,7 +179,7 @@ class Durable(TypedDict, total=False):
 
 
 @runtime_checkable
-class Bus(Protocol):
+class Bus(Made, Protocol):
     """A bus: topics, subscriptions and history."""
 
     @property
