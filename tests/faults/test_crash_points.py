@@ -448,6 +448,7 @@ def test_nothing_is_lost_when_a_kill_is_followed_by_a_crash(part: int) -> None:
         killed = machine.after_kill()
         with killed.power_loss():
             bus = killed.open()
+            workload.oracle.release(killed, bus, killed.clock.now_us())
             workload.oracle.check(bus)
             workload.oracle.publish(bus, "a/after-kill")
             workload.oracle.publish_many(bus, ["b/after-kill", "c/after-kill"])

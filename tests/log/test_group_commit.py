@@ -839,6 +839,8 @@ class Heavy(Note):
 class Written:
     """A large group that is on disk once the test says so."""
 
+    waits: Sequence[Note] = ()
+
     def __init__(self, apart: Aside, items: list[Note]) -> None:
         self._apart = apart
         self.items = items

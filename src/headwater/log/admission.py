@@ -6,12 +6,13 @@ its group counted; what an idempotent producer sent before is not stored again, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from headwater.errors import Conflict, HeadwaterError
 from headwater.log.due_rows import DueRows
 from headwater.log.free_room import LOOK_AFTER_BYTES, FreeRoom
 from headwater.log.group import CommitGroup
+from headwater.log.new_roots import NewRoots
 from headwater.log.publish import Part, Publish
 from headwater.log.refusals import Refusals
 from headwater.log.root import UNCOUNTED, Root
@@ -25,26 +26,29 @@ class Admission:
     def __init__(
         self,
         roots: Mapping[str, Root],
-        make: Callable[[str, str], Root],
+        new_roots: NewRoots,
         room: FreeRoom,
         limits: RootLimits,
         due_rows: DueRows,
         refusals: Refusals,
     ) -> None:
         self._roots = roots
-        self._make = make
-        """Makes the root of a name, for an owner, unless there is one."""
+        self._new_roots = new_roots
         self._room = room
         self._limits = limits
         self._due_rows = due_rows
         self._refusals = refusals
 
     def admit(self, items: Sequence[Publish], group: CommitGroup) -> None:
-        """Give calls their places in a group; those that get none are refused, and the others do not notice."""
-        room, roots, admitted = self._room, self._roots, group.admitted
+        """Give calls their places in a group; those that get none are refused, or wait until roots of them are made,
+        and the others do not notice."""
+        room, roots, admitted, waits = self._room, self._roots, group.admitted, group.waits
         if room.since_bytes >= LOOK_AFTER_BYTES or not room.is_left:
             room.look()
         for item in items:
+            if waits and not group.closed.isdisjoint(item.roots):
+                group.put_off(item)
+                continue
             if item.is_plain and room.is_left:
                 part = item.parts[0]
                 root = roots.get(part.root)
@@ -52,6 +56,9 @@ class Admission:
                     group.add_single(root, item, part)
                     admitted.append(item)
                     continue
+            if self._new_roots.keep_waiting(item):
+                group.put_off(item)
+                continue
             try:
                 if isinstance(item, Shown):
                     self._admit_shown(item, group)
@@ -117,7 +124,7 @@ class Admission:
         """Give what was shown of a root its places: nothing is shown that may be refused, if the disk does not."""
         if not self._room.is_left:
             raise self._room.refusal()
-        root = self._make(item.root, "")
+        root = self._new_roots.open(item.root, item)
         check_open(root)
         for part in item.parts:
             if part.is_plain:
@@ -145,7 +152,7 @@ class Admission:
         self._limits.check(parts, item.owner, may_make=not item.is_delayed)
         if item.is_delayed:
             self._due_rows.promise(item.owner)
-        roots = [self._make(part.root, item.owner) for part in parts]
+        roots = [self._new_roots.open(part.root, item) for part in parts]
         for root, part in zip(roots, parts, strict=True):
             if part.retain is not None or not root.knows_all(part.names):
                 group.promised.append(root)

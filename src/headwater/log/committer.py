@@ -66,12 +66,13 @@ class Committer:
         self.took_us = 0
         """How long the last group took to be on disk."""
 
-    def commit(self, items: list[Publish]) -> None:
-        """Commit a group, whatever comes of it: one batch per call and root, single messages of a root together."""
+    def commit(self, items: list[Publish]) -> Sequence[Publish]:
+        """Commit a group, whatever comes of it: one batch per call and root, single messages of a root together.
+        Answers those that are to come again once roots of them are made."""
         now_us, begun_us = self._clock.read()
         self.since_us = self._share.last_us = begun_us
         group = CommitGroup(now_us, begun_us)
-        checkpoints = self._checkpoints
+        checkpoints, done = self._checkpoints, items
         try:
             try:
                 self._admission.admit(items, group)
@@ -81,8 +82,9 @@ class Committer:
                     self._append(group)
                     self._apply(group)
             except HeadwaterError as error:
-                self._refuse_all(items, group, error)
-                return
+                done = group.others(items)
+                self._refuse_all(done, group, error)
+                return group.waits
             finally:
                 if group.promised or self._due_rows.promised:
                     self._admission.forget_promises(group)
@@ -90,9 +92,11 @@ class Committer:
             # While a large group is written none is made: its end looks, too.
             if checkpoints.is_due and not checkpoints.is_held and self.bulk_since_us is None:
                 checkpoints.make_in_time()
+            done = group.others(items)
+            return group.waits
         finally:
             self.since_us = None
-            self._showing.leave(items)
+            self._showing.leave(done)
 
     def _append(self, group: CommitGroup) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
@@ -105,13 +109,18 @@ class Committer:
         self._counts.commits.add(self.took_us)
 
     def prepare_bulk(self, items: list[Publish]) -> Bulk:
-        """Give a large group of one root its places; it is written while others are committed."""
+        """Give a large group of one root its places, unless it waits for that root; it is written while others are
+        committed."""
         now_us, begun_us = self._clock.read()
         self.bulk_since_us = begun_us
         group = CommitGroup(now_us, begun_us)
         bulk = Bulk(self, items, group)
         try:
             self._admission.admit(items, group)
+            bulk.items = group.others(items)
+            if group.waits:  # it has one root, which is to be made
+                self._close_bulk(bulk)
+                return bulk
             roots = [*group.places, *group.singles]
             if roots:
                 bulk.appending = self._log.append_apart(roots[0].stream, now_us, self._share)
@@ -245,6 +254,11 @@ class Bulk:
         self.appending: Appending | None = None
         self.refusal: HeadwaterError | None = None
         """Why nothing of it is written."""
+
+    @property
+    def waits(self) -> Sequence[Publish]:
+        """What is to come again once its root is made; then nothing of it is written."""
+        return self.group.waits
 
     def write(self) -> None:
         """Encode what was not yet, and bring it to disk."""

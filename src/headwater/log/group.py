@@ -78,6 +78,22 @@ class CommitGroup(msgspec.Struct, eq=False):
     """Calls that are finished when it is on disk;"""
     repeats: list[Publish] = []
     """of them, those of which everything was stored before."""
+    waits: list[Publish] = []
+    """Calls that come again once roots of them are made;"""
+    closed: set[str] = set()
+    """and all their roots: what comes to one of these comes after them."""
+
+    def put_off(self, item: Publish) -> None:
+        """A call comes again, and so does what comes behind it."""
+        self.waits.append(item)
+        self.closed.update(item.roots)
+
+    def others(self, items: list[Publish]) -> list[Publish]:
+        """All of these but those that come again."""
+        if not self.waits:
+            return items
+        put_off = set(self.waits)
+        return [item for item in items if item not in put_off]
 
     def add_single(self, root: Root, item: Publish, part: Part, *, is_shown: bool = False) -> None:
         """Bring a single message, which more may join."""

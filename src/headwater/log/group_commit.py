@@ -8,7 +8,8 @@ exactly once; an error of one commit finishes its group with that error and late
 Nobody waits behind a large group of somebody else: what weighs `apart_weight_min` or more and goes to one root is
 committed apart. The thread that commits prepares it, lets others commit while it writes and syncs, and ends it in its
 turn again. Meanwhile that root is closed: whatever touches it stays, in order, and so do calls, which may touch
-anything, and other large groups. What the promises say of the order then holds for each root.
+anything, and other large groups. What the promises say of the order then holds for each root. In the same way roots are
+made: a commit answers the items that wait for that, and they come again once it is done.
 
 The exception is a process without memory: nobody can say how far a commit got, and the next would get no further. Then
 all that waits, and all that comes, is told so (`Failed`), and `on_given_up` may end the process.
@@ -145,19 +146,23 @@ class Call(Item):
             self.finish()
 
 
-U_contra = TypeVar("U_contra", bound=Item, contravariant=True)
+U = TypeVar("U", bound=Item)
 
 
-class Apart(Protocol[U_contra]):
-    """A large group of one root, which is committed while others are."""
+class Apart(Protocol[U]):
+    """Work on some roots that is done while others commit: a large group of one, or the making of some."""
+
+    @property
+    def waits(self) -> Sequence[U]:
+        """Of the items that it was prepared with, those for which something else has to be done apart before."""
 
     def write(self) -> None:
-        """Bring it to disk, while others commit; it touches nothing but its root's stream."""
+        """Bring it to disk, while others commit; it touches nothing but its roots' streams."""
 
-    def end(self, error: BaseException | None, behind: Sequence[U_contra]) -> bool:
+    def end(self, error: BaseException | None, behind: Sequence[U]) -> bool:
         """Finish its items; by the thread that commits. `error` is what `write` has raised. If it could not be stored,
-        neither is what came behind it to its root, lest that stands before it when it comes again; whether that was
-        finished, too."""
+        neither is what came behind it to its roots, lest that stands before it when it comes again; whether that is
+        not to be committed any more."""
 
 
 T = TypeVar("T", bound=Item)
@@ -170,20 +175,23 @@ class GroupCommit(Generic[T]):
     def __init__(
         self,
         name: str,
-        commit: Callable[[list[T]], None],
+        commit: Callable[[list[T]], Sequence[T] | None],
         weight_max: int,
         items_max: int,
         on_add: Callable[[T], None] | None = None,
         apart: Callable[[list[T]], Apart[T]] | None = None,
         apart_weight_min: int = 0,
+        before: Callable[[Sequence[T]], Apart[T]] | None = None,
     ) -> None:
         """`commit` finishes the items that it is given; those that it leaves unfinished when it raises get the
-        error. `on_add` hears of each item, in their order, while nobody else can get a place. `apart` prepares a group
-        of one root that weighs so much or more."""
+        error, and those that it answers come again once what `before` prepares for them is done. `on_add` hears of each
+        item, in their order, while nobody else can get a place. `apart` prepares a group of one root that weighs so
+        much or more."""
         self._name = name
         self._commit = commit
         self._on_add = on_add
         self._prepare_apart = apart
+        self._prepare_before = before
         self._apart_weight_min = apart_weight_min if apart is not None else NEVER
         self._weight_max = weight_max
         self._items_max = items_max
@@ -199,9 +207,9 @@ class GroupCommit(Generic[T]):
         self._weight = 0
         """Of both."""
         self._apart: _InFlight[T] | None = None
-        """The large group that is on its way to disk."""
+        """What is on its way to disk apart."""
         self._closed_roots: set[str] = set()
-        """Its root, and those of what stays."""
+        """Its roots, and those of what stays."""
         self._written = threads.Condition(self.places)
         self._busy = False
         self._handed_over = False
@@ -314,7 +322,7 @@ class GroupCommit(Generic[T]):
 
     @property
     def is_apart(self) -> bool:
-        """Whether a large group is on its way to disk, and its root closed."""
+        """Whether a large group is on its way to disk, or roots are made, and closed."""
         return self._apart is not None
 
     def kick(self) -> None:
@@ -427,8 +435,11 @@ class GroupCommit(Generic[T]):
             self._owner = threads.get_ident()
             self._answered = sum([item.is_awaited and item.future is None for item in group])
             items = [item for item in group if not isinstance(item, Call)]
-            if items:
-                self._commit(items)
+            waits = self._commit(items) if items else None
+            if waits:
+                group = self._put_off(waits, group, large)
+                large = []
+                return self._begin_before(waits, takes_any or any(item is waiter for item in waits))
             for call in group:
                 if isinstance(call, Call):
                     call.run()
@@ -500,14 +511,55 @@ class GroupCommit(Generic[T]):
         roots = item.roots
         return len(roots) == 1 and roots[0] in self._closed_roots
 
+    def _put_off(self, waits: Sequence[T], group: list[T | Call], large: list[T]) -> list[T | Call]:
+        """Have these stay, with the calls and the large group behind them; answers the others of their group."""
+        put_off = set(waits)
+        back = [item for item in group if isinstance(item, Call) or item in put_off]
+        closed = self._closed_roots
+        with self.places:
+            self._weight += sum([item.weight for item in (*back, *large)])
+            closed.update(root for item in waits for root in item.roots)
+            came, self._pending = self._pending, []
+            self._stays = [*back, *large, *self._stays]
+            for item in came:  # while the others of their group were committed
+                if isinstance(item, Call) or not closed.isdisjoint(item.roots):
+                    closed.update(item.roots)
+                    self._stays.append(item)
+                else:
+                    self._pending.append(item)
+        return [item for item in group if not isinstance(item, Call) and item not in put_off]
+
+    def _begin_before(self, waits: Sequence[T], is_mine: bool) -> _InFlight[T] | None:
+        """Prepare what has to be done before items that stay are committed; if this thread is not to do it, the commit
+        thread begins at once, or when what is on its way is done."""
+        if self._apart is not None:
+            return None
+        if not is_mine:
+            self._open_again()
+            return None
+        assert self._prepare_before is not None
+        roots = frozenset(root for item in waits for root in item.roots)
+        return self._begin(_InFlight([], roots), lambda: self._prepare_before(waits))  # type: ignore[misc]
+
     def _begin_apart(self, items: list[T]) -> _InFlight[T] | None:
         """Prepare a large group; None if nothing of it is to be written."""
         assert self._prepare_apart is not None
-        root = items[0].roots[0]
+        prepare = self._prepare_apart
+        begun = self._begin(_InFlight(items, frozenset(items[0].roots)), lambda: prepare(items))
+        if begun is None or begun.work is None or not begun.work.waits:
+            return begun
+        waits = begun.work.waits
+        self._put_off(waits, list(waits), [])
+        Item.wake([item for item in items if not item.is_waiting])
         with self.places:
-            begun = self._apart = _InFlight(items, root)
+            self._apart = None
+        return self._begin_before(waits, is_mine=True)
+
+    def _begin(self, begun: _InFlight[T], prepare: Callable[[], Apart[T]]) -> _InFlight[T] | None:
+        with self.places:
+            self._apart = begun
         try:
-            begun.work = self._prepare_apart(items)
+            begun.work = prepare()
         except BaseException as error:
             begun.error, begun.is_written = error, True
             self._end_apart(begun)
@@ -517,7 +569,7 @@ class GroupCommit(Generic[T]):
         return begun
 
     def _write_apart(self, begun: _InFlight[T]) -> bool:
-        """Bring a large group to disk; whether this thread commits again then, as nobody else does."""
+        """Do what is done apart; whether this thread commits again then, as nobody else does."""
         assert begun.work is not None
         try:
             begun.work.write()
@@ -544,14 +596,18 @@ class GroupCommit(Generic[T]):
         before, self._owner = self._owner, threads.get_ident()
         refused: list[T] = []
         try:
+            behind = [
+                item for item in self._stays if not isinstance(item, Call) and not begun.roots.isdisjoint(item.roots)
+            ]
             if begun.work is not None:
-                behind = [item for item in self._stays if not isinstance(item, Call) and begun.root in item.roots]
                 if begun.work.end(begun.error, behind):
                     refused += behind
+            elif not begun.items:
+                refused += behind
             if begun.error is not None:
                 raise begun.error
         except BaseException as error:
-            self._on_error(begun.items, error)
+            self._on_error((*begun.items, *refused), error)
         finally:
             self._owner = before
             with self.places:
@@ -687,13 +743,13 @@ class GroupCommit(Generic[T]):
 
 
 class _InFlight(Generic[T]):
-    """A large group on its way to disk."""
+    """A large group on its way to disk, or roots that are made."""
 
-    __slots__ = ("error", "is_written", "items", "root", "work")
+    __slots__ = ("error", "is_written", "items", "roots", "work")
 
-    def __init__(self, items: list[T], root: str) -> None:
+    def __init__(self, items: list[T], roots: frozenset[str]) -> None:
         self.items = items
-        self.root = root
+        self.roots = roots
         self.work: Apart[T] | None = None
         self.is_written = False
         """Whether it is on disk, or why it is not is known: it is to be ended."""

@@ -20,6 +20,8 @@ class RootLimits:
     def __init__(self, roots: Mapping[str, Root], config: Config) -> None:
         self._roots = roots
         self._config = config
+        self.coming: dict[str, str] = {}
+        """Roots that are being made, or are made and have no message yet, and whose share they count in."""
 
     def check(self, parts: Sequence[Part], owner: str, *, may_make: bool) -> None:
         """QuotaExceeded (429) if parts that come together go over a limit, or over the share of whom what they make
@@ -68,14 +70,20 @@ class RootLimits:
 
     def _check_new(self, unknown: Sequence[str], owner: str = "") -> None:
         """Refuse more roots than there may be, or than one client may have made."""
+        coming = self.coming
+        unknown = [root for root in unknown if root not in coming]
+        if not unknown:
+            return
         if owner:
-            made, limit = sum(root.owner == owner for root in self._roots.values()), self._config.roots_per_client_max
+            made = sum(root.owner == owner for root in self._roots.values())
+            made += sum(other == owner for other in coming.values())
+            limit = self._config.roots_per_client_max
             if made + len(unknown) > limit:
                 raise QuotaExceeded(
                     f'client "{owner}" has made {made} roots, and roots_per_client_max is {limit}; publish '
                     f'"{unknown[0]}/…" under a root that exists, have some removed, or raise the setting'
                 )
-        known_count = len(self._roots) - (SYS in self._roots)
+        known_count = len(self._roots) - (SYS in self._roots) + len(coming) - (SYS in coming)
         if known_count + len(unknown) > self._config.roots_max:
             raise QuotaExceeded(
                 f'there are {known_count} roots, and roots_max is {self._config.roots_max}; publish "{unknown[0]}/…" '

@@ -23,6 +23,7 @@ from headwater.log.committer import Committer, OnDurable
 from headwater.log.due_rows import DueRows
 from headwater.log.free_room import FreeRoom
 from headwater.log.group_commit import GroupCommit
+from headwater.log.new_roots import NewRoots
 from headwater.log.refusals import Refusals
 from headwater.log.root import DELAYED, LETTERS, SYS, Root, RootRow
 from headwater.log.root_limits import RootLimits
@@ -75,11 +76,14 @@ class Roots:
         self.refusals = Refusals(config)
         self.limits = RootLimits(self._roots, config)
         self.showing = Showing(self)
+        self.new_roots = NewRoots(
+            self._roots, self._open, log, self.room, self.limits, clock, self.checkpoints, self.showing
+        )
         self.committer = Committer(
             log,
             clock,
             self.counts,
-            Admission(self._roots, self._open, self.room, self.limits, self.due_rows, self.refusals),
+            Admission(self._roots, self.new_roots, self.room, self.limits, self.due_rows, self.refusals),
             self.room,
             self.due_rows,
             self.refusals,
@@ -96,6 +100,7 @@ class Roots:
             self.showing.enter,
             self.committer.prepare_bulk,
             config.bulk_bytes_min,
+            self.new_roots.prepare,
         )
         self.commit.on_given_up = self._give_up
         self.on_given_up: Callable[[str], None] = lambda _: None
@@ -157,7 +162,8 @@ class Roots:
 
         met = self._log.recover(checkpoint, lambda number: acked.get(number, 0), self.holes, apply, first=DELAYED)
         for stream in self._log.all():
-            self._root_of(stream, known).settle()
+            if stream.durable:  # else its first message is yet to come
+                self._root_of(stream, known).settle()
         self.unswept = [number for number in known if number in self._log.removed]
         self._keep_holes(met)
         self.due_rows.recover()
@@ -174,6 +180,8 @@ class Roots:
         self._roots.clear()
         self.made += 1
         for stream in self._log.all():
+            if not stream.durable:
+                continue
             root = self._root_of(stream, known)
             offset = root.checkpoint.applied + 1
             while offset <= stream.durable:
@@ -213,8 +221,8 @@ class Roots:
     def _keep_holes(self, met: dict[str, Found]) -> None:
         changed: Rows = {}
         for name, found in met.items():
-            number = self._roots[name].stream.number
             for hole in found.holes:
+                number = self._roots[name].stream.number
                 changed[rows.key_offset(rows.GAP, number, hole.first)] = rows.pack((hole.last, hole.reason))
         if changed:
             self._state.commit(changed)

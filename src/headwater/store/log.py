@@ -8,11 +8,12 @@ the other half.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from headwater.errors import HeadwaterError
 from headwater.store.batch import Batch
 from headwater.store.body import Body
 
@@ -149,6 +150,16 @@ class Appending(Protocol):
         """They could not be written."""
 
 
+class Making(Protocol):
+    """Streams of new roots on their way."""
+
+    def write(self) -> None:
+        """Make them, durably; by any thread, while others are appended to."""
+
+    def show(self) -> Mapping[str, HeadwaterError]:
+        """Let them be appended to; answers the roots of those that could not be made, and why."""
+
+
 class Log(Protocol):
     """The streams of one bus."""
 
@@ -157,6 +168,12 @@ class Log(Protocol):
 
     def create(self, root: str) -> Stream:
         """The stream of a root, made if there is none."""
+
+    def is_made(self, root: str) -> bool:
+        """Whether there is one, so that `create` takes no time."""
+
+    def make_apart(self, roots: Sequence[str]) -> Making:
+        """Prepare to make the streams of new roots, while others are appended to; one such at a time."""
 
     @property
     def removed(self) -> Collection[int]:

@@ -139,7 +139,7 @@ def _begins_with(files: Files, path: str, seed: Seed, base: int) -> bool:
 
 class Manifest:
     """The file; all but `read` is for the owner of the folder, in the thread that commits. Another one may note
-    segments, of a stream that much is appended to."""
+    segments, of a stream that much is appended to, and streams that are new."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
@@ -238,6 +238,18 @@ class Manifest:
             known = self.streams.get(number)
             self._add(Record(number, root, max(first, known.first if known is not None else 1), segment))
             self.is_behind |= known is None
+
+    def add_new(self, streams: Sequence[Listed]) -> None:
+        """Note streams that were made, durably; by any thread. If it raises, it has to be tried again before anything
+        is appended to one of them (`is_behind`)."""
+        with self._lock:
+            for stream in streams:
+                self._add(Record(stream.number, stream.root, stream.first))
+        try:
+            self.sync()
+        except BaseException:
+            self.is_behind = True
+            raise
 
     def _add(self, line: Record) -> None:
         self._take(line)

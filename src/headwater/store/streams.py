@@ -6,7 +6,6 @@ a group that touches one root costs one sync, and so does one that touches a hun
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import chain
@@ -20,11 +19,10 @@ from headwater.store.files import Cells, Files
 from headwater.store.journal import Journal
 from headwater.store.log import Checkpoint, Found, Hole, Share, Stream, Write
 from headwater.store.manifest import Listed, Manifest, found, intruders
+from headwater.store.new_streams import FULL, NewStreams, refusal
 from headwater.store.recovery import Recovery
 from headwater.store.segment import INDEX, LOG, Segment, bases
 from headwater.store.stream import DiskStream, open_segments
-
-FULL = {errno.ENOSPC, errno.EDQUOT}
 
 DOUBT = 0
 """The cell, as streams count from 1, that is not 0 once a sync has failed."""
@@ -65,6 +63,8 @@ class Streams:
         self._manifest = Manifest(files, folder)
         self._cells: Cells | None = None
         self._by_root: dict[str, DiskStream] = {}
+        self._unused: dict[str, DiskStream] = {}
+        """Streams that were made, of roots that have no message yet."""
         self._failed: str | None = None
         """Why no stream takes messages any more, those that are made from now on included."""
         self._tails_bytes = 0
@@ -106,7 +106,7 @@ class Streams:
         journaled = self._journal.batches()
         known = {stream.root for stream in streams}
         for root in journaled.keys() - known:
-            streams.append(self._new(root))
+            streams.append(self._new(root, self._next_number))
             self._files.make_folder(streams[-1].folder)
             self._manifest.add(streams[-1].number, root)
         for stream in sorted(streams, key=lambda stream: (stream.root != first, stream.number)):
@@ -264,37 +264,51 @@ class Streams:
             if error.errno not in FULL:
                 raise Failed(f"{self._manifest.path} could not be written ({error}); nothing was deleted") from error
 
-    def _new(self, root: str) -> DiskStream:
-        number = max(self._manifest.number, 1 + max((one.number for one in self._by_root.values()), default=0))
+    def _new(self, root: str, number: int) -> DiskStream:
         stream = self._stream(Listed(number, root))
         stream.end = stream.durable = self._manifest.begins(root) - 1
         return stream
 
+    @property
+    def _next_number(self) -> int:
+        taken = chain(self._by_root.values(), self._unused.values())
+        return max(self._manifest.number, 1 + max((stream.number for stream in taken), default=0))
+
+    # Making: by the thread that commits.
+
+    def is_made(self, root: str) -> bool:
+        """Whether `create` has nothing to make."""
+        return root in self._by_root or root in self._unused
+
     def create(self, root: str) -> DiskStream:
-        """The stream of a new root; its folder is durable, its first segment comes with its first message."""
+        """The stream of a new root; it is made here unless it was before."""
+        if not self.is_made(root):
+            making = self.make_apart([root])
+            making.write()
+            for error in making.show().values():
+                raise error
         stream = self._by_root.get(root)
         if stream is None:
-            stream = self._pool.with_room(lambda: self._new(root))
-            self._make(stream)
-            self._by_root[root] = stream
+            stream = self._by_root[root] = self._unused.pop(root)
+            if self._failed is not None:
+                stream.fail(self._failed)
         return stream
 
-    def _make(self, stream: DiskStream) -> None:
+    def make_apart(self, roots: Sequence[str]) -> NewStreams:
+        """Prepare to make the streams of new roots, while others are written to; one such at a time."""
+        first = self._next_number
+        streams = [self._new(root, number) for number, root in enumerate(roots, first)]
+        return NewStreams(self._files, self._pool, self._manifest, streams, self._mark, self._take_new)
+
+    def _take_new(self, stream: DiskStream) -> None:
+        if stream.failed is None:
+            self._unused[stream.root] = stream
+        else:
+            self._by_root[stream.root] = stream
+
+    def _mark(self, stream: DiskStream) -> None:
         assert self._cells is not None
-        try:
-            self._pool.with_room(lambda: self._files.make_folder(stream.folder))
-            # Its cell takes its room now: a group that was synced must not fail for lack of it.
-            self._cells.set(stream.number, watermark(stream.durable))
-            self._manifest.add(stream.number, stream.root, first=stream.end + 1)
-        except OSError as error:
-            if error.errno in FULL:
-                self._files.remove_tree(stream.folder)
-            else:  # its name may be lost in a crash, and no later sync can tell
-                stream.fail(f"{stream.folder} could not be made durable ({error})")
-                self._by_root[stream.root] = stream
-            raise _refusal(error) from error
-        if self._failed is not None:
-            stream.fail(self._failed)
+        self._cells.set(stream.number, watermark(stream.durable))
 
     # Removing: by the thread that commits.
 
@@ -313,7 +327,7 @@ class Streams:
             self._sync_segments()
             self._journal.clear()
         except OSError as error:
-            raise _refusal(error) from error
+            raise refusal(error) from error
         try:
             self._manifest.remove(found.number, found.end + 1)
         except OSError as error:
@@ -351,7 +365,7 @@ class Streams:
         except (OSError, HeadwaterError) as error:
             for stream, _ in group:
                 stream.take_back()
-            raise _refusal(error) from error
+            raise refusal(error) from error
         return partial(self.settle, group)
 
     def settle(self, group: Group) -> None:
@@ -370,7 +384,7 @@ class Streams:
                 self._manifest.sync()
             self._restart_journal(0)  # it grows as long as not all segments may be synced
         except (OSError, HeadwaterError) as error:
-            raise _refusal(error) from error
+            raise refusal(error) from error
         self._pool.lend(found.folder)
         self._is_lent = True
         return Appending(self, found, now_us, share)
@@ -525,7 +539,7 @@ class Appending:
             stream.write(writes, buffers, self._share)
         except (OSError, HeadwaterError) as error:
             stream.take_back()
-            raise _refusal(error) from error
+            raise refusal(error) from error
         stream.sync()
         if stream.failed is not None:  # the thread that commits has found out why
             raise Failed(
@@ -540,13 +554,3 @@ class Appending:
     def drop(self) -> None:
         """It could not be written; by the thread that commits."""
         self._streams.take_back()
-
-
-def _refusal(error: OSError | HeadwaterError) -> HeadwaterError:
-    if isinstance(error, HeadwaterError):
-        return error
-    if error.errno == errno.ENOMEM:
-        raise error  # no disk is to blame: who commits sees to it
-    if error.errno in FULL:
-        return DiskFull("the disk is full; nothing was stored: free some room and publish again")
-    return Failed(f"the disk refused the write ({error}); nothing was stored")

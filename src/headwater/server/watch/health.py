@@ -91,8 +91,9 @@ class Health:
     def _commits(self) -> HealthCheck:
         if not self._core.roots.commit.is_alive:
             return _ailing("commits", "the thread that commits is gone; start the server again")
-        committer, now_us = self._core.roots.committer, self._core.clock.monotonic_us()
-        since = [since_us for since_us in (committer.since_us, committer.bulk_since_us) if since_us is not None]
+        roots, now_us = self._core.roots, self._core.clock.monotonic_us()
+        began_us = (roots.committer.since_us, roots.committer.bulk_since_us, roots.new_roots.since_us)
+        since = [since_us for since_us in began_us if since_us is not None]
         waited_us = now_us - min(since, default=now_us)
         if waited_us > COMMIT_US_MAX:
             return _ailing(
