@@ -11,6 +11,7 @@ from mypy import api
 
 import headwater
 import headwater.aio
+import headwater.client.bus
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = """
@@ -20,6 +21,7 @@ from typing import assert_type
 
 import headwater
 import headwater.aio
+import headwater.client.bus
 from headwater import Bus, Consumer, HeaderMap, Live, Message, Reading, Receipt, Receipts, Retained, SubscriptionInfo
 
 

@@ -126,18 +126,19 @@ class Letterbox:
                 self._tell_full()
                 return {}
             self._is_full = False
-            changed = {} if self._last else self._begin_run()
+            if not self._last:
+                self._begin_run()
             self._last += 1
             posted = Posted(subscription, of, offset, letter)
             self._count(posted, 1)
-            changed[rows.key_letter(self._last)] = rows.pack(posted)
-            return changed
+            return {rows.key_letter(self._last): rows.pack(posted)}
 
-    def _begin_run(self) -> Rows:
-        """A number is on disk before any above it, so that no batch of an earlier run takes a row of this one."""
+    def _begin_run(self) -> None:
+        """The run's number has its place before every letter of it, whichever is written first: no later run gives
+        numbers that this one gave, and no batch of an earlier run takes a row of this one."""
         run = int.from_bytes(self._state.get(rows.COUNTERS + rows.POSTED) or b"", "big") + 1
+        self._commit.enqueue({rows.COUNTERS + rows.POSTED: run.to_bytes(4, "big")})
         self._last = run << RUN_BITS
-        return {rows.COUNTERS + rows.POSTED: run.to_bytes(4, "big")}
 
     def _tell_full(self) -> None:
         if not self._is_full:
