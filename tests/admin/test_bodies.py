@@ -12,6 +12,7 @@ from headwater.admin.api import (
     dead_letters,
     messages,
     rules,
+    schemas,
     sessions,
     subscriptions,
     tokens,
@@ -23,7 +24,7 @@ from headwater.wire import administration as wire
 from headwater.wire import requests
 from headwater.wire.request import OPTION_NAMES, Change, Request
 
-IN_PATH = {"id", "name"}
+IN_PATH = {"id", "name", "filter"}
 """Fields that stand in the path of some routes."""
 AS_SHOWN = {"time_us": "time", "dead_at_us": "dead_at", "header_pairs": "headers"}
 CONTENTS = {"encoding", "key_encoding"}
@@ -34,6 +35,7 @@ ASKED: list[tuple[type[BaseModel], type[msgspec.Struct], dict[str, str]]] = [
     (clients.NewSecret, wire.RotateClient, {}),
     (rules.NewRule, wire.ChangeRule, {"change": "allow"}),
     (tokens.NewToken, wire.AddToken, {}),
+    (schemas.NewSchema, wire.SetSchema, {"schema": "document"}),
     (topics.Purging, requests.Purge, {}),
     (subscriptions.NewSubscription, wire.CreateSubscription, {"start_us": "start"}),
     (subscriptions.Seeking, wire.SeekSubscription, {"to_us": "to"}),

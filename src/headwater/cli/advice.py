@@ -10,6 +10,8 @@ IN_PYTHON = {
     r'\bunsubscribe\("(.*?)"\) first': r"headwater subs delete \1 first",
     r"\bbus\.subscriptions\(\) lists": "headwater subs lists",
     r"\bbus\.schedules\(\) lists": "headwater schedule list shows",
+    r"\bbus\.schemas\(\) lists": "headwater schemas list shows",
+    r', or look at nothing that is stored: check="none"': ", or say --check none",
     r"\bbus\.topics\(\) lists": "headwater topics shows",
     r'\bsee bus\.dead_letters\("(.*?)"\)': r"see headwater dead list \1",
     r"\buse after=\{root: offset\}, or since=datetime": "say --after ROOT=OFFSET for each, or --since",

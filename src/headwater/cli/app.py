@@ -61,6 +61,7 @@ COMMANDS = {
     "serve": "serve:serve",
     "pub": "pub:pub",
     "schedule": "schedule:app",
+    "schemas": "schemas:app",
     "sub": "sub:sub",
     "work": "work:work",
     "what-if": "what_if:what_if",

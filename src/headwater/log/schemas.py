@@ -57,7 +57,7 @@ class Standing:
 
     def noted(self, part: Part) -> Part:
         """Messages that go together, with a note of the first that is refused."""
-        if any(map(self.of, part.names)):
+        if any(map(self.of, part.topics if part.columns is None else part.columns.names)):
             payload_at = part.payloads.__getitem__ if part.columns is None else part.columns.payload
             part.misfit = self._first_misfit(part.topics, payload_at, part.retain)
         return part

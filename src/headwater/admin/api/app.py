@@ -23,6 +23,7 @@ from headwater.admin.api import (
     problem,
     rules,
     schedules,
+    schemas,
     sessions,
     subscriptions,
     tokens,
@@ -39,6 +40,7 @@ from headwater.serving.outside import Outside
 NOUNS = (
     messages,
     schedules,
+    schemas,
     topics,
     dead_letters,  # before subscriptions, whose paths they extend
     subscriptions,
@@ -66,6 +68,7 @@ percent-encode it.
 TAGS = {
     "messages": "Publish, read history in pages, follow what is new.",
     "schedules": "Messages that are published again and again.",
+    "schemas": "What the payloads of topics have to be.",
     "topics": "The tree, level by level, with counts, rates and retained values.",
     "subscriptions": "Durable ones: where they are, what they have in hand.",
     "dead letters": "What subscriptions gave up on.",
