@@ -4,9 +4,10 @@
         bus.publish("home/kitchen/temp", b"21.5")
 
 A thin shell around `client.client`: one thread in the background runs its event loop; callers check and encode in their
-own threads, hand over, and wait. Any number of threads may share it. It does not survive a fork: connect in the process
-that uses it. Nothing here may be called from the background thread (from a callback of a future, say), which would wait
-for itself: that raises Conflict (409).
+own threads, hand over, and wait. A question, its answer and a subscription's messages need no hop to that thread: who
+asks or answers writes to the socket, and who waits reads from it (`client.line`). Any number of threads may share it.
+It does not survive a fork: connect in the process that uses it. Nothing here may be called from the background thread
+(from a callback of a future, say), which would wait for itself: that raises Conflict (409).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface, threads
+from headwater.client.answer import Answer
 from headwater.client.client import Client
 from headwater.client.kept import KeptSession
 from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
-from headwater.client.publisher import Call, Single
+from headwater.client.publisher import Call, Question, Single
 from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
@@ -127,7 +129,7 @@ class Bus(Served, surface.Threaded):
         self._workers = Workers(weakly(self.subscribe), self._client.clock, handlers)
 
     async def _connect(self, kept: KeptSession) -> Client:
-        client = Client(self.address, self.settings, kept=kept)
+        client = Client(self.address, self.settings, kept=kept, is_shared=True)
         await client.open()
         return client
 
@@ -259,6 +261,13 @@ class Bus(Served, surface.Threaded):
             future.set_result(Receipts((), ()))
         return future
 
+    def _send_now(self, item: Publish | Question) -> None:
+        """Send what nobody waits for in this thread, or in the loop if something else is to be sent before."""
+        publisher = self._client.publisher
+        if not publisher.send_now(item):
+            self._take_share(item.weight)
+            publisher.submit(item)
+
     def _take_share(self, weight: int) -> None:
         budget = self._client.publisher.budget
         if not budget.take(weight):
@@ -346,15 +355,15 @@ class Bus(Served, surface.Threaded):
         self, topic: str, payload: Payload, *, headers: GivenHeaders = (), durable: bool = False
     ) -> tuple[Headers, Future[Message]]:
         self._check_open()
-        client, answer = self._client, Future[Message]()
+        client = self._client
+        answer = Answer(client.link, client.clock)
         if not client.is_listening:
             client.checks.plain(topic, payload)
             self._wait(client.listen(Verbs(self)))
         if durable:
             return self._wait(client.ask_durably(topic, payload, headers, answer)), answer
         question = client.question(topic, payload, headers, answer)
-        self._take_share(question.weight)
-        client.publisher.submit(question)
+        self._send_now(question)
         return question.pairs, answer
 
     def forget_request(self, headers: Headers) -> None:

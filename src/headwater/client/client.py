@@ -57,8 +57,15 @@ class Client:
     """A client of a server."""
 
     def __init__(
-        self, address: Address, settings: Connecting, clock: Clock | None = None, kept: KeptSession | None = None
+        self,
+        address: Address,
+        settings: Connecting,
+        clock: Clock | None = None,
+        kept: KeptSession | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
+        """With `is_shared`, threads beside the loop's write and read, too."""
         self.address = address
         self.settings = settings
         self.clock = ServedClock(SteadyClock(clock or SystemClock()))
@@ -68,7 +75,7 @@ class Client:
         self.config = Config()
         self.checks = Checks(self.config, self.clock)
         self.kept = kept or KeptSession(None)
-        self.link = Link(address, settings, self.clock, self)
+        self.link = Link(address, settings, self.clock, self, is_shared=is_shared)
         self.link.on_resume = self.kept.on_resume
         self.replies = Replies("", settings.requests_max)
         self.publisher = Publisher(self.link, settings, self.clock, self.replies)

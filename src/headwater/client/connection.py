@@ -2,20 +2,25 @@
 
 Promises: frames reach whoever owns the connection in the order in which they came, those that arrived together with
 the last of the handshake too; a connection is lost once, with one reason; a server from which nothing is heard for
-twice the keepalive is given up. It knows nothing of messages.
+twice the keepalive is given up. It knows nothing of messages, but that DELIVER frames may be handed on in whatever
+thread has read them, where threads beside the loop's read and write (`share`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from headwater.client.kept import KeptSession
+from headwater.client.line import Line
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.errors import Disconnected, HeadwaterError, Malformed
@@ -67,7 +72,11 @@ class Connection(asyncio.BufferedProtocol):
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._view = memoryview(bytearray(BUFFER_BYTES))
+        self.buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._line: Line | None = None
+        """By which other threads read and write, too."""
+        self._behind: deque[Frame] = deque()
+        """What another thread has read, and is for the loop, with what came behind it."""
         self._reader = FrameReader(GREETING_BYTES_MAX)
         self._inbox: deque[Frame] = deque()
         self._reading: asyncio.Future[None] | None = None
@@ -76,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_writable: Callable[[], None] | None = None
         self._lost: HeadwaterError | None = None
         self._heard_s = 0.0
+        self._is_heard = False
+        """Whether another thread has read something since it was last looked."""
         self._has_heard = False
         self._keepalive_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -89,18 +100,18 @@ class Connection(asyncio.BufferedProtocol):
         self._heard_s = self._loop.time()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
+        return self.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_s = self._loop.time()
         if not self._has_heard:
             self._has_heard = True
             for first, advice in OTHER_LANGUAGES.items():
-                if self._view[: len(first)] == first:
+                if self.buffer[: len(first)] == first:
                     self.fail(Disconnected(f"{self.address} is no port for clients: {advice}"))
                     return
         try:
-            for frame in self._reader.feed(self._view[:nbytes]):
+            for frame in self._reader.feed(self.buffer[:nbytes]):
                 self._take(frame)
         except HeadwaterError as error:
             self.fail(error)
@@ -127,6 +138,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
+        self.on_cut(exc)
+
+    def on_cut(self, exc: Exception | None) -> None:
+        """The other side ended it, or there is no way to it any more."""
         said = f": {exc}" if exc is not None else ""
         if not self._has_heard and not self.address.tls and not self.address.is_unix:
             said += "; nothing was heard from it: if it speaks TLS, its address begins with headwaters://"
@@ -144,8 +159,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, pieces: Iterable[bytes]) -> None:
         """Send bytes, in the order of these calls; nothing happens once the connection is lost."""
-        if self._lost is None and self._transport is not None:
+        if self._lost is not None or self._transport is None:
+            return
+        if self._line is not None:
+            self._line.write(pieces)
+        else:
             self._transport.writelines(pieces)
+
+    def send_now(self, pieces: Iterable[bytes]) -> bool:
+        """The same from any thread, which sends them itself; False if that cannot be at once, and nothing was done."""
+        return self._line is not None and self._line.write_now(b"".join(pieces))
+
+    def read_until(self, is_there: Callable[[], bool], timeout_s: float | None) -> None:
+        """Read in this thread, if it may, until something is there; not in the loop's."""
+        if self._line is not None:
+            self._line.read_until(is_there, timeout_s)
 
     async def receive(self) -> Frame:
         """The next frame of the handshake."""
@@ -176,6 +204,47 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             on_lost(self._lost)
 
+    def share(self) -> None:
+        """Let other threads read and write, too, where that can be: not through TLS, and where there is `epoll`."""
+        transport = self._transport
+        if self._lost is not None or transport is None or transport.is_closing() or not hasattr(select, "epoll"):
+            return
+        made = transport.get_extra_info("socket")
+        if made is None or transport.get_extra_info("sslcontext") is not None:
+            return
+        with suppress(OSError):  # as many files are open as may be: the loop does it all
+            self._line = Line(self, transport, made.fileno())
+
+    def take_here(self, size: int) -> None:
+        """So much was read, in the loop."""
+        self._take_behind()
+        self.buffer_updated(size)
+
+    def take_elsewhere(self, size: int) -> bool:
+        """So much was read in another thread, while the loop reads nothing; False if the loop has to look."""
+        self._is_heard = True
+        try:
+            for frame in self._reader.feed(self.buffer[:size]):
+                if self._behind or frame.kind != Kind.DELIVER or self._on_frame is None:
+                    self._behind.append(frame)
+                else:
+                    self._on_frame(frame)
+        except HeadwaterError as error:
+            self._loop.call_soon_threadsafe(self.fail, error)
+            return False
+        if self._behind:
+            self._loop.call_soon_threadsafe(self._take_behind)
+        return not self._behind
+
+    def _take_behind(self) -> None:
+        while self._behind:
+            try:
+                self._take(self._behind[0])
+            except HeadwaterError as error:
+                self.fail(error)
+            finally:
+                self._behind.popleft()  # not before: what another thread reads comes after it
+
     def grow(self, frame_bytes_max: int, keepalive_s: float) -> None:
         """The handshake is through: frames may be long, and silence counts."""
         self._reader.bytes_max = frame_bytes_max
@@ -184,6 +253,8 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(keepalive_s / 4, self._check_silence)
 
     def _check_silence(self) -> None:
+        if self._is_heard:
+            self._is_heard, self._heard_s = False, self._loop.time()
         silent_s = self._loop.time() - self._heard_s
         if silent_s >= 2 * self._keepalive_s:
             self.fail(
@@ -200,6 +271,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._lost = error
         self._stop()
+        if self._line is not None:
+            self._line.end()
         if self._transport is not None:
             self._transport.abort()
         self._wake()
@@ -213,6 +286,8 @@ class Connection(asyncio.BufferedProtocol):
         self.send((pack(Kind.GOODBYE, 0, encode(goodbye)),))
         self._lost = Disconnected(f"the connection to {self.address} was closed")
         self._stop()
+        if self._line is not None:
+            self._line.end(socket.SHUT_RD)
         if self._transport is not None:
             self._transport.close()
 

@@ -106,6 +106,10 @@ class Chunk(msgspec.Struct, eq=False):
         return found
 
 
+ReadUntil = Callable[[Callable[[], bool], float | None], None]
+"""Reads in the caller's thread until something is there, or for so long, if it may."""
+
+
 class Verbs(Protocol):
     """How a shell, for threads or for asyncio, sends acks and the like."""
 
@@ -341,10 +345,13 @@ class Feed:
         """Call this, in the loop, whenever there may be something to take."""
         self._wakers.append(wake)
 
-    def wait(self, limit: int, timeout_s: float | None, check: Callable[[], None]) -> list[Message]:
+    def wait(
+        self, limit: int, timeout_s: float | None, check: Callable[[], None], read: ReadUntil | None = None
+    ) -> list[Message]:
         """Messages, waiting for the first of them; from any thread but the loop's. Empty at the end, or in time.
 
-        `check` raises if this reader, of possibly several, is closed.
+        `check` raises if this reader, of possibly several, is closed. `read` reads until something is there, if this
+        thread may.
         """
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
@@ -352,15 +359,24 @@ class Feed:
             found = self.take(limit)
             if found or self.is_over:
                 return found
+            if read is not None and timeout_s != 0:
+                read(self._is_any, None if until_us is None else self._left_us(until_us) / SECOND_US)
             if not self._await(until_us):
                 return []
+
+    def _is_any(self) -> bool:
+        """Whether there is something to take, or to raise."""
+        return bool(self._chunks) or self.error is not None or self._is_over
+
+    def _left_us(self, until_us: int) -> int:
+        return until_us - self._clock.monotonic_us()
 
     def _await(self, until_us: int | None) -> bool:
         """Wait for a change, unless there is something to take; False when the time has passed."""
         with self._lock:
-            if self._chunks or self.error is not None or self._is_over:
+            if self._is_any():
                 return True
-            left_us = None if until_us is None else until_us - self._clock.monotonic_us()
+            left_us = None if until_us is None else self._left_us(until_us)
             if left_us is not None and left_us <= 0:
                 return False
             self._waiting += 1

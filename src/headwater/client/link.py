@@ -15,6 +15,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import count
 from typing import Any, Protocol
 
 import msgspec
@@ -34,7 +35,8 @@ from headwater.wire.operations import OPERATIONS, REPLIES, Trait
 from headwater.wire.request import A, Request
 from headwater.wire.requests import Goodbye, Problem, Registered, decode, error_of, pack_request
 
-ID_MAX = (1 << 32) - 1
+IDS = (1 << 32) - FIRST_ID
+"""Numbers that there are for frames that are answered."""
 ANSWERS = frozenset((int(Kind.REPLY), int(Kind.ERROR)))
 STEADY_S = 1.0
 """A connection that lasted for so long was a good one: the next delay is a short one again."""
@@ -85,7 +87,10 @@ class _Asked(msgspec.Struct, eq=False):
 class Link:
     """A way to a server that reconnects by itself."""
 
-    def __init__(self, address: Address, settings: Connecting, clock: ServedClock, watcher: Watcher) -> None:
+    def __init__(
+        self, address: Address, settings: Connecting, clock: ServedClock, watcher: Watcher, *, is_shared: bool = False
+    ) -> None:
+        """With `is_shared`, threads beside the loop's read and write, too."""
         self.address = address
         self.session: str | None = None
         self.state = LinkState.IDLE
@@ -101,9 +106,10 @@ class Link:
         self._settings = settings
         self._clock = clock
         self._watcher = watcher
+        self._is_shared = is_shared
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._next_id = FIRST_ID
+        self._numbers = count()
         self._asked: dict[int, _Asked] = {}
         self._again: list[_Asked] = []
         self._up = asyncio.Event()
@@ -141,7 +147,7 @@ class Link:
         self.session, self.bus = greeted.registered.session, greeted.registered.bus
         self.client_id = greeted.welcome.client_id
         self._connection = greeted.connection
-        self._next_id = FIRST_ID
+        self._numbers = count()
         self.state = LinkState.UP
         self.connections += 1
         self._up_s = self._loop.time()
@@ -149,6 +155,8 @@ class Link:
         self._ask_again(greeted.registered)
         self._up.set()
         greeted.connection.use(self._on_frame, self._on_lost, self._watcher.on_writable)
+        if self._is_shared:
+            greeted.connection.share()
 
     def _ask_again(self, registered: Registered) -> None:
         """What was asked before; a subscription that the session has by now is no longer asked for."""
@@ -316,15 +324,24 @@ class Link:
         self.send(pack(number))
 
     def new_id(self) -> int:
-        """A number for the next frame that is answered."""
-        number = self._next_id
-        self._next_id = number + 1 if number < ID_MAX else FIRST_ID
-        return number
+        """A number for the next frame that is answered; from any thread."""
+        return FIRST_ID + next(self._numbers) % IDS
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send a frame, if there is a connection."""
         if self._connection is not None:
             self._connection.send(pieces)
+
+    def send_now(self, pieces: Sequence[bytes]) -> bool:
+        """Send a frame in this thread, whichever it is; False if that cannot be at once, and nothing was done."""
+        connection = self._connection
+        return connection is not None and connection.send_now(pieces)
+
+    def read_until(self, is_there: Callable[[], bool], timeout_s: float | None) -> None:
+        """Read in this thread, which is none of the loop's, until something is there, as long as that can be."""
+        connection = self._connection
+        if connection is not None:
+            connection.read_until(is_there, timeout_s)
 
     @property
     def is_up(self) -> bool:

@@ -176,6 +176,8 @@ class Publisher:
         self._asked: dict[int, Headers] = {}
         """Questions of this connection, by the numbers of their frames."""
         self._is_called = False
+        self._sending = threads.RLock()
+        """Held from when something that nobody waits for is taken out of its queue until it is sent."""
         self._ended: HeadwaterError | None = None
         self._idle: list[asyncio.Future[None]] = []
 
@@ -198,20 +200,40 @@ class Publisher:
         self._arrived.append(call)
         self._take_in()
 
+    def send_now(self, item: Publish | Question) -> bool:
+        """Send what nobody waits for in this thread, whichever it is; False if something is to be sent before it, or
+        there is no room, and nothing was done."""
+        if self._arrived or not self._sending.acquire(blocking=False):
+            return False
+        try:
+            if self._arrived or self._quiet:
+                return False
+            number, flags = self._link.new_id(), QUIET
+            if isinstance(item, Question):
+                flags |= ASKS
+                self._note(number, item)
+            if self._link.send_now(_packed(number, _part(item), flags)):
+                return True
+            self._asked.pop(number, None)
+            return False
+        finally:
+            self._sending.release()
+
     def _take_in(self) -> None:
-        self._is_called = False
-        arrived = self._arrived
-        while arrived:
-            call = arrived.popleft()
-            if isinstance(call, Publish | Question) or (isinstance(call, Single) and call.future is None):
-                self._quiet.append(call)
-            elif self._ended is not None:
-                self._finish_all(call, self._ended)
-            elif isinstance(call, Single):
-                self._enqueue(call.root, call)
-            else:
-                for part in call.item.parts:
-                    self._enqueue(part.root, _entry(call, part))
+        with self._sending:
+            self._is_called = False
+            arrived = self._arrived
+            while arrived:
+                call = arrived.popleft()
+                if isinstance(call, Publish | Question) or (isinstance(call, Single) and call.future is None):
+                    self._quiet.append(call)
+                elif self._ended is not None:
+                    self._finish_all(call, self._ended)
+                elif isinstance(call, Single):
+                    self._enqueue(call.root, call)
+                else:
+                    for part in call.item.parts:
+                        self._enqueue(part.root, _entry(call, part))
         self.pump()
 
     def _enqueue(self, root: str, entry: Entry) -> None:
@@ -234,7 +256,8 @@ class Publisher:
         """Send what may be sent, root after root in turn."""
         link = self._link
         if self._quiet:
-            self._send_quiet()
+            with self._sending:
+                self._send_quiet()
         if not link.is_up:
             return
         waiting = self._ready
@@ -272,17 +295,21 @@ class Publisher:
 
     def _ask(self, question: Question) -> None:
         """Send a question, if there is a connection; without one it is lost, and whoever asked is told so."""
-        link, part, replies = self._link, question.part, self._replies
+        link, replies = self._link, self._replies
         self.budget.give_back(question.weight)
         if not link.is_up:
             replies.refuse(question.pairs, Disconnected("there is no connection at the moment; ask again"))
             return
-        if len(self._asked) >= self._settings.requests_max:
-            self._asked = {number: pairs for number, pairs in self._asked.items() if replies.is_awaited(pairs)}
         number = link.new_id()
+        self._note(number, question)
+        link.send(_packed(number, question.part, QUIET | ASKS))
+
+    def _note(self, number: int, question: Question) -> None:
+        """Remember which question a frame is, in case it is refused."""
+        if len(self._asked) >= self._settings.requests_max:
+            asked, is_awaited = tuple(self._asked.items()), self._replies.is_awaited
+            self._asked = {number: pairs for number, pairs in asked if is_awaited(pairs)}
         self._asked[number] = question.pairs
-        assert part.body is not None
-        link.send(pack_publish(number, part.root, 1, part.crc, part.body, flags=QUIET | ASKS))
 
     def _gather(self, quiet: deque[Single | Publish | Question], first: Single) -> list[Single]:
         """What goes with a message that nobody waits for: those behind it, to the same root."""
@@ -551,6 +578,15 @@ class Publisher:
             return
         call.item.refusals, call.left = [(part, error) for part in call.item.parts], 1
         self.budget.give_back(self._part_done(call))
+
+
+def _part(item: Publish | Question) -> Part:
+    return item.part if isinstance(item, Question) else item.parts[0]
+
+
+def _packed(number: int, part: Part, flags: int) -> list[bytes]:
+    assert part.body is not None
+    return pack_publish(number, part.root, 1, part.crc, part.body, flags=flags)
 
 
 def _entry(call: Call, part: Part) -> _Entry:

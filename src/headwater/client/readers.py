@@ -71,8 +71,7 @@ class Verbs:
         item, said = bus._client.reply_to(message, payload)
         if said is None:
             return cast(Receipt, bus._submit(item).result())
-        bus._take_share(item.weight)
-        bus._client.publisher.submit(item)
+        bus._send_now(item)
         return said
 
 
@@ -109,7 +108,7 @@ class FeedReader(Reader):
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         check_max(max)
         self._bus._check_thread()
-        return self._feed.wait(max, timeout_s, self._check_open)
+        return self._feed.wait(max, timeout_s, self._check_open, self._bus._client.link.read_until)
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from the client's thread, when there may be something to take."""
