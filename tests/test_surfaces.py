@@ -68,6 +68,9 @@ WORKINGS = {
     *("consumer.poll", "live.poll", "reading.poll"),
     *(
         "reading.take",
+        "reading.take_unsifted",
+        "reading.begins",
+        "reading.is_closed",
         "reading.take_batch",
         "reading.look",
         "reading.fetch",
@@ -97,7 +100,7 @@ def type_words(annotation: Any) -> str:
     text = re.sub(r"\[Any, Any, (.*)\]$", r"\1", text)
     text = re.sub(r"^\[(.*)\]$", r"\1", text)
     text = text.replace("Mapping[str, str] | Sequence[tuple[str, str]]", "GivenHeaders")
-    return {"Reader": "Reading", "Self": "", "Bus": ""}.get(text, text)
+    return {"Reader": "Reading", "Self": "", "Bus": "", "pyarrow.RecordBatchReader": "Batches"}.get(text, text)
 
 
 def shape(method: Any) -> list[tuple[str, Any, Any, str]]:

@@ -303,6 +303,9 @@ class Bus(WorkingBus):
         found = await asyncio.to_thread(self.threads.core.retained, filter)
         return Retained(filter, ends, map(asynchronous, found), lambda *place: self.follow(place[0], after=place[1]))
 
+    def _readable(self) -> ThreadBus:
+        return self.threads
+
     def _checking(self) -> Checks:
         return self.threads._checking()
 

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from headwater import surface
+from headwater.arrow import asked
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER, Policy
@@ -36,6 +37,12 @@ from headwater.work.shadow import MESSAGES_MAX, Shadow
 from headwater.work.shift import Shift
 from headwater.work.tasks import TaskWorkers
 
+if TYPE_CHECKING:
+    import pyarrow
+
+    from headwater.arrow.reader import Asked
+    from headwater.arrow.source import Readable, Source
+
 
 class Closing(ABC):
     """Something that an `async with` closes at its end."""
@@ -48,6 +55,61 @@ class Closing(ABC):
 
     async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+
+class Batches(Closing):
+    """Record batches of Arrow, one after another: `async for batch in bus.arrow("home/#")`.
+
+    They are made in a thread, each when it is asked for.
+    """
+
+    def __init__(self, bus: Readable, asked: Asked) -> None:
+        self._bus = bus
+        self._asked = asked
+        self._reader: Any = None
+        self._source: Source | None = None
+        self._taking: asyncio.Future[Any] | None = None
+        self._closed = False
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The columns and their types."""
+        return self._asked.schema
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> pyarrow.RecordBatch:
+        if self._closed:
+            raise StopAsyncIteration
+        # A thread that nobody waits for any more goes on, and the next to ask has what it found.
+        taking = self._taking = self._taking or asyncio.ensure_future(asyncio.to_thread(self._take))
+        try:
+            found = await asyncio.shield(taking)
+        finally:
+            if taking.done():
+                self._taking = None
+        if found is None:
+            await self.close()
+            raise StopAsyncIteration
+        return found
+
+    def _take(self) -> Any:
+        if self._reader is None:
+            self._reader, self._source = self._asked.open(self._bus)
+        return next(self._reader, None)
+
+    async def read_all(self) -> pyarrow.Table:
+        """All that is left, as one table."""
+        import pyarrow
+
+        return pyarrow.Table.from_batches([batch async for batch in self], self.schema)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._source is not None:
+            await asyncio.to_thread(self._source.close)
+        self._reader = None
 
 
 C = TypeVar("C", bound=Closing)
@@ -101,6 +163,14 @@ class Working(ABC):
     @property
     @abstractmethod
     def config(self) -> Config: ...
+
+    @abstractmethod
+    def _readable(self) -> Readable:
+        """The same bus for a thread that reads columns."""
+
+    @like(surface.Bus.arrow)
+    def arrow(self, filter: str, **options: Any) -> Batches:
+        return Batches(self._readable(), asked(filter, **options))
 
     @like(surface.Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:

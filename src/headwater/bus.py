@@ -6,7 +6,7 @@ Threads enter here. What they ask for is checked here, before anything changes; 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial, wraps
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from headwater.access.acl import Acl
     from headwater.access.clients import Clients
     from headwater.access.tokens import Tokens
+    from headwater.arrow.source import Source
     from headwater.channels.registry import ChannelRegistry
 
 
@@ -275,6 +276,11 @@ class Bus(surface.Threaded):
     @like(surface.Bus.follow)
     def follow(self, filter: str, **options: Any) -> Reading:
         return self._keeping(self.core.read(filter, **options, follows=True))
+
+    def _columns(self, filter: str, columns: Sequence[str], **options: Any) -> Source:
+        from headwater.arrow.source import Stored
+
+        return Stored(self._keeping(self.core.read(filter, **options, follows=False, columns=columns)))
 
     @like(surface.Bus.retained)
     def retained(self, filter: str) -> Retained:

@@ -429,8 +429,10 @@ class Core:
         *,
         follows: bool,
         owner: str = "",
+        columns: Sequence[str] | None = None,
     ) -> Reading:
-        """History, up to now or with everything new; then its filter counts in its owner's share."""
+        """History, up to now or with everything new; then its filter counts in its owner's share. With `columns`, for
+        who takes it unsifted."""
         self.check_open(writes=follows)
         check_filter(filter, self.config)
         bells: list[Bell] = []
@@ -441,7 +443,8 @@ class Core:
 
         origin = Unacked(OF_HISTORY, self.reply)
         reading = Reading(
-            *(self.roots, filter, after, since, follows, self.config, self.clock, origin, leave, upto, self._history)
+            *(self.roots, filter, after, since, follows, self.config, self.clock, origin, leave, upto, self._history),
+            columns=columns,
         )
         if follows:
             bell = Bell(reading)

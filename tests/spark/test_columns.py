@@ -7,18 +7,17 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from headwater.arrow.columns import Columns, coalesced
+from headwater.arrow.conditions import Conditions
+from headwater.arrow.schema import SCHEMA
 from headwater.log.purges import Purge
-from headwater.spark.columns import Columns, coalesced
-from headwater.spark.conditions import Conditions
 from headwater.store.batch import BadBatch
 from headwater.store.body import Body
 from headwater.topics.name import compile_filter
-from spark.rows import SCHEMA, checked, row_of, row_of_message
+from spark.rows import checked, row_of, row_of_message
 from store.test_body import MESSAGES, PLAIN, TIME_US, Given, encode
 
-ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 BODIES = st.lists(MESSAGES | PLAIN, min_size=1, max_size=6)
 EVERYTHING = (1, 1 << 40)
 PATIENT = settings(deadline=None)
@@ -26,7 +25,7 @@ PATIENT = settings(deadline=None)
 
 
 def columns(wanted=lambda _: True, purges: tuple[Purge, ...] = (), now_us: int = 0) -> Columns:
-    return Columns(ARROW, "root", wanted, purges, Conditions(), now_us)
+    return Columns(SCHEMA, "root", wanted, purges, Conditions(), now_us)
 
 
 def rows(gathered: Columns) -> list[tuple[object, ...]]:
@@ -78,7 +77,7 @@ def test_only_what_is_wanted_comes_out(messages, first, last, purged, upto):
 
 
 def test_columns_that_nobody_asked_for_are_left_out():
-    schema = to_arrow_schema(SCHEMA, timezone="UTC").remove(6).remove(4)
+    schema = SCHEMA.remove(6).remove(4)
     gathered = Columns(schema, "root", lambda _: True, (), Conditions(), 0)
     gathered.add(1, encode([Given("a", b"x", b"k")]), *EVERYTHING)
     assert gathered.make().to_pydict().keys() == {"root", "topic", "offset", "timestamp", "headers"}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from pyspark.sql import datasource as spark
 
-from headwater.spark.conditions import Condition, Conditions, take
+from headwater.arrow.conditions import Condition, Conditions
+from headwater.spark.conditions import take
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NOON_US = 1_769_860_800_000_000

@@ -12,7 +12,8 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headwater import surface
 from headwater.awaitables import (
@@ -35,6 +36,7 @@ from headwater.client.operations import Operations, retained_message, seek_of
 from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
+from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as EmbeddedLive
 from headwater.delivery.options import OnResume
 from headwater.delivery.replay import Reading as EmbeddedReading
@@ -42,14 +44,18 @@ from headwater.delivery.start import Start
 from headwater.errors import Closed
 from headwater.forgotten import warn_of, weakly
 from headwater.log.publish import Publish
+from headwater.message import Extent, Receipt, Receipts
 from headwater.message import Message as ThreadMessage
-from headwater.message import Receipt, Receipts
 from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
 from headwater.wire import requests as wire
+from headwater.wire.contents import Deliver
 from headwater.wire.request import Request
 from headwater.work.handlers import Handlers
 from headwater.work.tasks import TaskWorkers
+
+if TYPE_CHECKING:
+    from headwater.arrow.source import Source
 
 T = TypeVar("T", bound="FeedReader")
 
@@ -218,6 +224,54 @@ def _looked_at(done: asyncio.Task[None]) -> None:
         done.exception()
 
 
+class Sent:
+    """What the server sends of a reading, for a thread that takes it while the loop goes on."""
+
+    def __init__(self, client: Client, asked: wire.Subscribe, window: tuple[int, int]) -> None:
+        """In a thread that may wait."""
+        self._client = client
+        self._closed = False
+        subscribing = client.subscribe(asked, _Verbs(client), window)
+        self._feed = asyncio.run_coroutine_threadsafe(subscribing, client.loop).result()
+        self._forgetting = client.leave_with(self, self._feed)
+
+    def take_batch(self) -> Deliver | None:
+        """The next batch; None at the end of history."""
+        return self._feed.wait_batch(self._check_open)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(CLOSED_BY_USER)
+
+    def close(self) -> None:
+        """Take no more."""
+        if not self._closed:
+            self._closed = True
+            self._forgetting()
+            self._feed.wake()
+
+
+class FromThread:
+    """The bus as a thread sees it that reads columns."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    @property
+    def now(self) -> datetime:
+        return self._bus.now
+
+    def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
+        return asyncio.run_coroutine_threadsafe(self._bus.extents(filter, moments), self._bus._client.loop).result()
+
+    def _columns(self, filter: str, columns: Sequence[str], **options: Any) -> Source:
+        from headwater.arrow.source import Received, window
+
+        client = self._bus._client
+        asked = client.history(filter, follows=False, **options)
+        return Received(Sent(client, asked, window(client.settings)))
+
+
 @documented(surface.Bus)
 class Bus(Operations, WorkingBus):
     """A bus that a server has, whose methods are coroutines."""
@@ -271,6 +325,9 @@ class Bus(Operations, WorkingBus):
     @like(surface.Bus.follow)
     def follow(self, filter: str, **options: Any) -> Reading:
         return self._keeping(Reading(self._client, self._client.history(filter, follows=True, **options)))
+
+    def _readable(self) -> FromThread:
+        return FromThread(self)
 
     @like(surface.Bus.request)
     async def request(

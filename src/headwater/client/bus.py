@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface, threads
 from headwater.client.answer import Answer
@@ -41,6 +41,9 @@ from headwater.wire import requests as wire
 from headwater.wire.request import A, Request
 from headwater.work.handlers import Handlers
 from headwater.work.workers import Workers
+
+if TYPE_CHECKING:
+    from headwater.arrow.source import Source
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -295,10 +298,15 @@ class Bus(Served, surface.Threaded):
     def follow(self, filter: str, **options: Any) -> Reading:
         return self._reading(filter, follows=True, **options)
 
-    def _reading(self, filter: str, **options: Any) -> Reading:
+    def _reading(self, filter: str, window: tuple[int, int] | None = None, **options: Any) -> Reading:
         self._check_open()
         asked = self._client.history(filter, **options)
-        return Reading(self, self._wait(self._client.subscribe(asked, Verbs(self))))
+        return Reading(self, self._wait(self._client.subscribe(asked, Verbs(self), window)))
+
+    def _columns(self, filter: str, columns: Sequence[str], **options: Any) -> Source:
+        from headwater.arrow.source import Received, window
+
+        return Received(self._reading(filter, window(self.settings), follows=False, **options))
 
     # Operations
 

@@ -10,7 +10,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import repeat
 from typing import Final, Literal
@@ -33,6 +33,10 @@ SLICE_BATCHES = 128
 SLICE_BYTES = 2 * 1024 * 1024
 READ_BYTES_MIN = 64 * 1024
 """What is asked of the disk at first; more each time where batches are large, up to `read_bytes`."""
+
+
+Sift = Callable[[Batch, "Matcher", int, Purges, int], Sequence[int]]
+"""Finds the places of messages in a batch, as `places_in` does."""
 
 
 class Unread(Enum):
@@ -87,10 +91,11 @@ class Matcher:
 class Cursor:
     """A place in a stream, moving on."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_matcher", "_read", "position", "root")
+    __slots__ = ("_bytes", "_bytes_max", "_matcher", "_read", "_sift", "position", "root")
 
-    def __init__(self, root: Root, matcher: Matcher, position: int, config: Config) -> None:
+    def __init__(self, root: Root, matcher: Matcher, position: int, config: Config, sift: Sift | None = None) -> None:
         self.root = root
+        self._sift = sift or places_in
         self.position = position
         """The next offset to look at."""
         self._matcher = matcher
@@ -166,7 +171,7 @@ class Cursor:
             if budget is not None:
                 budget.spend(found)
             try:
-                places = places_in(found, self._matcher, self.position, self.root.purges, now_us)
+                places = self._sift(found, self._matcher, self.position, self.root.purges, now_us)
             except BadBatch as error:
                 self.position = found.last_offset + 1
                 return Hole(found.first_offset, found.last_offset, f"damaged: {error}")
@@ -208,6 +213,11 @@ def _unpurged(batch: Batch, places: Sequence[int], purges: Purges) -> Sequence[i
         return [place for place in places if first + place > by_name[topics[place]]]
     left = body.places_of([number for number, upto in enumerate(uptos) if upto < first])
     return left if len(places) == body.count else sorted(set(left).intersection(places))
+
+
+def every_place(batch: Batch, *_: object) -> Sequence[int]:
+    """All of a batch, unread: for whoever sifts by columns."""
+    return range(batch.count)
 
 
 def keys_of(batch: Batch, places: Sequence[int]) -> list[bytes | str]:

@@ -46,6 +46,11 @@ class Lot(msgspec.Struct, frozen=True):
     keys: Sequence[bytes | None] = ()
     headers: Sequence[Headers] = ()
 
+    @property
+    def time_us(self) -> int:
+        """When the first of them was sent."""
+        return self.times_us[0]
+
     def messages(self, origin: Any = None) -> list[Message]:
         """The messages themselves."""
         columns = (self.topics, self.offsets, self.payloads, self.times_us, self.keys, self.headers)
@@ -72,17 +77,23 @@ class Lot(msgspec.Struct, frozen=True):
 class History(Protocol):
     """Whoever keeps what the log forgets."""
 
-    def read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Lot | Hole]:
-        """The messages of a stretch whose topics are wanted; nothing is looked up before the first is asked for."""
+    def read(self, stretch: Stretch, wanted: Wanted, columns: Sequence[str] | None = None) -> Iterator[Lot | Hole]:
+        """The messages of a stretch whose topics are wanted; nothing is looked up before the first is asked for.
+
+        With `columns`, lots are rows of Arrow with these.
+        """
 
 
 class Past:
     """Reads one stretch, and knows how far it is."""
 
-    __slots__ = ("_history", "_lots", "_stretch", "_wanted")
+    __slots__ = ("_columns", "_history", "_lots", "_stretch", "_wanted")
 
-    def __init__(self, history: History, stretch: Stretch, wanted: Wanted) -> None:
+    def __init__(
+        self, history: History, stretch: Stretch, wanted: Wanted, columns: Sequence[str] | None = None
+    ) -> None:
         self._history = history
+        self._columns = columns
         self._stretch = stretch
         self._wanted = wanted
         self._lots: Iterator[Lot | Hole] | None = None
@@ -92,7 +103,7 @@ class Past:
         if self._stretch.first > self._stretch.last:
             return None
         if self._lots is None:
-            self._lots = self._history.read(self._stretch, self._wanted)
+            self._lots = self._history.read(self._stretch, self._wanted, self._columns)
         try:
             found = next(self._lots, None)
         except BaseException:

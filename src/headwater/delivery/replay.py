@@ -17,7 +17,16 @@ from typing import Any, ClassVar
 from headwater import threads
 from headwater.clock import SECOND_US, Clock, from_datetime
 from headwater.config import Config
-from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor, Matcher
+from headwater.delivery.cursor import (
+    SLICE_BATCHES,
+    SLICE_BYTES,
+    UNREAD,
+    Budget,
+    Cursor,
+    Matcher,
+    every_place,
+    places_in,
+)
 from headwater.delivery.history import History, Lot, Past, Stretch
 from headwater.delivery.reader import Reader, check_max
 from headwater.delivery.selection import Selection
@@ -98,12 +107,15 @@ class Reading(Reader):
         on_close: Callable[[], None],
         upto: Mapping[str, int] | None = None,
         history: History | None = None,
+        columns: Sequence[str] | None = None,
     ) -> None:
+        """With `columns` it is read with `take_unsifted`: what is in history comes with these alone."""
         check_after(filter, after, since)
         check_after("#", upto, None)
         self.filter = filter
         self._roots = roots
         self._matcher = Matcher(filter)
+        self._columns = columns
         self._after = after
         self._since = since
         self._follows = follows
@@ -145,7 +157,7 @@ class Reading(Reader):
         for root in self._roots.all():
             is_wanted = self._upto is None or root.name in self._upto
             if root.name not in self._cursors and is_wanted and filter_covers_root(self.filter, root.name):
-                self._cursors[root.name] = Cursor(root, self._matcher, self._position(root), self._config)
+                self._cursors[root.name] = self._cursor(root, self._position(root))
 
     def _cross(self) -> None:
         """Go on in roots that were removed and made again, once what was missed of them was told."""
@@ -153,9 +165,13 @@ class Reading(Reader):
             root = self._roots.get(name)
             if root is not None and root is not cursor.root:
                 if cursor.position > cursor.root.stream.durable:
-                    self._cursors[name] = Cursor(root, self._matcher, cursor.position, self._config)
+                    self._cursors[name] = self._cursor(root, cursor.position)
                 else:
                     self._made = -1  # not yet
+
+    def _cursor(self, root: Root, position: int) -> Cursor:
+        sift = places_in if self._columns is None else every_place
+        return Cursor(root, self._matcher, position, self._config, sift)
 
     def _position(self, root: Root) -> int:
         if isinstance(self._after, int):
@@ -208,6 +224,21 @@ class Reading(Reader):
             self.fetch()
         return self._oldest()
 
+    @property
+    def begins(self) -> dict[str, int]:
+        """The next offset to look at in each root."""
+        return {name: cursor.position for name, cursor in self._cursors.items()}
+
+    def take_unsifted(self) -> tuple[Root, Batch | Lot, int] | None:
+        """The oldest batch as it stands, whatever of it is asked for, and the last offset that is; or what history has,
+        as rows of Arrow. For readers that make no objects of messages; reads on by itself."""
+        while not self.look():
+            self.fetch()
+        if not self._next or self._closed:
+            return None
+        name = min(self._next, key=lambda root: self._next[root][0])
+        return self._cursors[name].root, self._next.pop(name)[1], self._ends[name]
+
     def _oldest(self) -> Selection | None:
         """The oldest messages of those at hand."""
         if not self._next:
@@ -254,7 +285,7 @@ class Reading(Reader):
         if hole.first > 1:
             since_us = None  # it began in the log after all
         stretch = Stretch(root.name, first, last, hole.reason, since_us)
-        self._pasts[root.name] = Past(self._history, stretch, self._matcher.wanted)
+        self._pasts[root.name] = Past(self._history, stretch, self._matcher.wanted, self._columns)
 
     @property
     def is_in_history(self) -> bool:
@@ -278,8 +309,8 @@ class Reading(Reader):
                 raise Gap(name, found.first, found.last, found.reason)
             else:
                 lot = found.without(self._cursors[name].root.purges)
-                if lot.offsets:
-                    self._next[name] = (lot.times_us[0], lot, ())
+                if len(lot.offsets):
+                    self._next[name] = (lot.time_us, lot, ())
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -327,6 +358,11 @@ class Reading(Reader):
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from the committing thread, whenever there is more."""
         self._wakers.append(wake)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether somebody has closed it."""
+        return self._closed
 
     @property
     def is_over(self) -> bool:

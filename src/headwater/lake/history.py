@@ -8,7 +8,7 @@ then, and planned anew from where it is when a compaction has taken a file away.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,10 +54,10 @@ class LakeHistory:
                 "use the lake of this bus"
             )
 
-    def read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Lot | Hole]:
+    def read(self, stretch: Stretch, wanted: Wanted, columns: Sequence[str] | None = None) -> Iterator[Lot | Hole]:
         """The messages of a stretch, and a hole before or after them where the lake has not got it."""
         try:
-            yield from self._read(stretch, wanted)
+            yield from self._read(stretch, wanted, columns)
         except (HeadwaterError, GeneratorExit):
             raise
         except Exception as error:
@@ -65,7 +65,7 @@ class LakeHistory:
                 f'the lake "{self.where}" cannot be read ({type(error).__name__}: {error}); the next read tries again'
             ) from error
 
-    def _read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Lot | Hole]:
+    def _read(self, stretch: Stretch, wanted: Wanted, columns: Sequence[str] | None) -> Iterator[Lot | Hole]:
         from headwater.lake.scan import first_since, lots
 
         position, plans = stretch.first, 0
@@ -84,7 +84,7 @@ class LakeHistory:
                 elif position < archived.first:
                     yield Hole(position, min(stretch.last, archived.first - 1), stretch.reason)
                     position = archived.first
-                for lot in lots(stretch.root, archived.between(position, last), position, last, wanted):
+                for lot in lots(stretch.root, archived.between(position, last), position, last, wanted, columns):
                     position, plans = lot.upto + 1, 0
                     yield lot
             except FileNotFoundError as error:

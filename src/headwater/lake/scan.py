@@ -17,10 +17,13 @@ import pyarrow.parquet as pq
 from headwater.delivery.history import Lot
 from headwater.lake.files import located
 from headwater.lake.lake import Archived, LakeFile
+from headwater.log.purges import Purges
 
 COLUMNS = ("topic", "offset", "timestamp", "key", "headers", "payload")
 ROWS = 2000
 """Rows that are read at once, of all files that overlap together."""
+BATCH_ROWS = 10_000
+"""The same where no objects are made of them."""
 BYTES = 4 << 20
 """About how many bytes they may have, by the average of their row group."""
 PAGE_BYTES = 64 << 10
@@ -130,11 +133,46 @@ class _Rows:
 # As messages
 
 
-def lots(root: str, files: Sequence[LakeFile], first: int, last: int, wanted: Wanted) -> Iterator[Lot]:
-    """The messages of a root from one offset to another whose topics are wanted, in order."""
-    rows = max(1, ROWS // _overlapping(files))
-    for batch in in_order([(file.first, scanned(file.path, COLUMNS, first, last, rows)) for file in files]):
-        yield _lot(root, batch.column("offset")[-1].as_py(), _wanted_rows(batch, wanted))
+class Rows:
+    """What a `Lot` is before objects are made of it: a record batch."""
+
+    __slots__ = ("batch", "offsets", "root", "upto")
+
+    def __init__(self, root: str, upto: int, batch: Any) -> None:
+        self.root = root
+        self.upto = upto
+        self.batch = batch
+        self.offsets = batch.column("offset")
+
+    @property
+    def time_us(self) -> int:
+        """When the first of them was sent."""
+        return int(self.batch.column("timestamp")[0].value)
+
+    def without(self, purges: Purges) -> Rows:
+        """Without messages that were purged."""
+        if not len(self.offsets) or purges.highest < self.offsets[0].as_py():
+            return self
+        topics = self.batch.column("topic").dictionary_encode()
+        uptos = pa.array(purges.uptos(topics.dictionary.to_pylist()), pa.int64())
+        kept = pc.greater(self.offsets, uptos.take(topics.indices))
+        return Rows(self.root, self.upto, self.batch.filter(kept))
+
+
+def lots(
+    root: str,
+    files: Sequence[LakeFile],
+    first: int,
+    last: int,
+    wanted: Wanted,
+    columns: Sequence[str] | None = None,
+) -> Iterator[Any]:
+    """The messages of a root from one offset to another whose topics are wanted, in order; as `Rows` with `columns`."""
+    make = _lot if columns is None else Rows
+    needed = COLUMNS if columns is None else tuple(dict.fromkeys((*columns, "topic", "offset", "timestamp")))
+    rows = max(1, (ROWS if columns is None else BATCH_ROWS) // _overlapping(files))
+    for batch in in_order([(file.first, scanned(file.path, needed, first, last, rows)) for file in files]):
+        yield make(root, batch.column("offset")[-1].as_py(), _wanted_rows(batch, wanted))
 
 
 def _overlapping(files: Sequence[LakeFile]) -> int:

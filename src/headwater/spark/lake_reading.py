@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headwater.arrow.columns import BYTES, ROWS, brought
+from headwater.arrow.conditions import Conditions
 from headwater.lake.scan import in_order, scanned
-from headwater.spark.columns import BYTES, ROWS
-from headwater.spark.conditions import Conditions
 from headwater.spark.spans import Span
 
 Wanted = Callable[[str], bool]
@@ -28,7 +28,7 @@ def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions) 
     for batch in in_order(files):
         mask = _mask(batch, is_wanted, conditions)
         found = batch if mask is None else batch.filter(mask)
-        yield pa.RecordBatch.from_arrays([_as(found.column(field.name), field.type) for field in schema], schema=schema)
+        yield brought(found, schema)
 
 
 def _mask(batch: Any, is_wanted: Wanted, conditions: Conditions) -> Any:
@@ -43,15 +43,3 @@ def _mask(batch: Any, is_wanted: Wanted, conditions: Conditions) -> Any:
             numbers = batch.column(column).cast(pa.int64()).to_numpy(zero_copy_only=False)
             masks.append(condition.of_numbers(numbers))
     return pa.array(np.logical_and.reduce(masks)) if masks else None
-
-
-def _as(column: Any, kind: Any) -> Any:
-    """A column as Spark spells its type."""
-    if column.type == kind:
-        return column
-    if pa.types.is_map(kind):
-        column = pa.concat_arrays([column])  # without the offset of a slice
-        return pa.MapArray.from_arrays(
-            column.offsets, column.keys.cast(kind.key_type), column.items.cast(kind.item_type), type=kind
-        )
-    return column.cast(kind)

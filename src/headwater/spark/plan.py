@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from headwater.arrow.conditions import Conditions
 from headwater.errors import Conflict, Gap, Malformed
-from headwater.spark.conditions import Conditions
 from headwater.spark.options import ReadOptions, resolve
 from headwater.spark.spans import Extent, Log, Span, pack, partition_bytes
 from headwater.store.log import Hole

@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headwater.arrow.columns import Columns, coalesced
+from headwater.arrow.conditions import Conditions
 from headwater.clock import SystemClock
 from headwater.spark import conditions as pushed
 from headwater.spark import plan
-from headwater.spark.columns import Columns, coalesced
-from headwater.spark.conditions import Conditions
 from headwater.spark.folder import Folder
 from headwater.spark.options import ReadOptions
 from headwater.spark.pieces import Piece, Pieces

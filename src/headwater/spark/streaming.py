@@ -27,9 +27,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headwater.arrow.conditions import Conditions
 from headwater.errors import Conflict
 from headwater.spark import plan
-from headwater.spark.conditions import Conditions
 from headwater.spark.options import EARLIEST, ReadOptions
 from headwater.spark.progress import Progress
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans, with_lake

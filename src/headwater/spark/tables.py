@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import headwater
+from headwater.arrow.columns import ROWS
 from headwater.errors import NotFound
-from headwater.spark.columns import ROWS
 from headwater.spark.options import ReadOptions
 from headwater.spark.served import connect
 from headwater.spark.source import COLUMNS

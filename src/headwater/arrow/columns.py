@@ -2,7 +2,8 @@
 
 A body is laid out as Arrow lays out columns (`store/body.py` draws it). Bodies are gathered until there are enough rows
 (Spark takes 10,000 at a time twice as fast as 1,000); then the same columns of all of them are joined, their offsets
-moved on by what stands before them, and the result is wrapped as it is. What is not wanted (other topics, purged or
+moved on by what stands before them, and the result is wrapped as it is; the payloads of a body that is large enough
+by itself are not copied. What is not wanted (other topics, purged or
 expired messages, offsets outside the span) goes by one mask over the rows, and only where there is any.
 """
 
@@ -16,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headwater.arrow.conditions import Conditions
 from headwater.log.purges import Purge, Purges
 from headwater.memo import Memo
-from headwater.spark.conditions import Conditions
 from headwater.store.batch import BadBatch
 from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, NAMES_AT, Layout, values_at
 
@@ -26,6 +27,8 @@ ROWS = 10_000
 """Rows that a record batch has, or a few more."""
 BYTES = 16 << 20
 """Bytes at which one is made even if it has fewer rows."""
+HELD_BYTES = 64 << 20
+"""The same for the bodies that are kept meanwhile, with payloads that may not even be asked for."""
 DICTIONARIES_MAX = 256
 INT32 = struct.Struct("<i")
 INT32_AT = INT32.unpack_from
@@ -68,8 +71,9 @@ class Binary:
     def array(self, kind: Any, validity: Any = None, nulls: int = 0) -> Any:
         """The Arrow array of all values."""
         offsets = self.offsets()
+        values = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         return pa.Array.from_buffers(
-            kind, len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(self.pieces))], nulls
+            kind, len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(values)], nulls
         )
 
 
@@ -100,7 +104,7 @@ class Columns:
     def __init__(
         self, schema: Any, root: str, wanted: Wanted, purges: tuple[Purge, ...], conditions: Conditions, now_us: int
     ) -> None:
-        """`schema` has any of the source's columns, as Spark spells their types."""
+        """`schema` has any of the columns; Spark spells their types in its own way."""
         self._schema = schema
         self._root = root
         self._wanted = conditions.topic_test(wanted)
@@ -116,6 +120,8 @@ class Columns:
 
     def _clear(self) -> None:
         self.rows = 0
+        self.held = 0
+        """Bytes of the bodies that are kept."""
         self._starts: list[int] = []
         """What to add to a row's number to have its offset, by body."""
         self._counts: list[int] = []
@@ -133,7 +139,8 @@ class Columns:
 
     @property
     def is_full(self) -> bool:
-        return self.rows >= ROWS or self._payloads.bytes + self._keys.bytes + self._header_values.bytes >= BYTES
+        columns = self._payloads.bytes + self._keys.bytes + self._header_values.bytes
+        return self.rows >= ROWS or columns >= BYTES or self.held >= HELD_BYTES
 
     # Gathering
 
@@ -191,6 +198,7 @@ class Columns:
         if first_offset < first or last_offset > last:
             self._cut = (first, last)
         self.rows += count
+        self.held += len(body)
 
     def _dictionary(self, raw: bytes, topics: int) -> Dictionary:
         """The names of a body; the same few hundred devices tend to come together again and again."""
@@ -369,6 +377,22 @@ def _last_of_each(names: Any, offsets: Numbers) -> Numbers | None:
 
 def _empty(schema: Any) -> Any:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def brought(rows: Any, schema: Any) -> Any:
+    """The columns of a schema out of rows of a lake, as it spells their types."""
+    return pa.RecordBatch.from_arrays([_as(rows.column(field.name), field.type) for field in schema], schema=schema)
+
+
+def _as(column: Any, kind: Any) -> Any:
+    if column.type == kind:
+        return column
+    if pa.types.is_map(kind):
+        column = pa.concat_arrays([column])  # without the offset of a slice
+        return pa.MapArray.from_arrays(
+            column.offsets, column.keys.cast(kind.key_type), column.items.cast(kind.item_type), type=kind
+        )
+    return column.cast(kind)
 
 
 def coalesced(batches: Iterator[Any]) -> Iterator[Any]:
