@@ -149,7 +149,7 @@ def test_a_root_keeps_its_order_while_something_large_of_it_is_written(bus: Bus,
     many: list[Any] = []
     thread = threading.Thread(target=lambda: many.append(bus.publish_many(both)))
     thread.start()
-    wait_for(lambda: len(bus.core.roots.commit._stays) == 3)
+    wait_for(lambda: len(bus.core.roots.commit._aside.stays) == 3)
     after = bus.publish_soon("small/x", b"behind what stays")
     assert bus.publish_soon("other/x", b"").result(WAIT_S).offset == 1
     assert not after.done()

@@ -9,7 +9,7 @@ import types
 from typing import Any
 
 from headwater.cli import main
-from headwater.log.group_commit import Call
+from headwater.log.items import Call
 
 
 class Server:

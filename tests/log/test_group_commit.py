@@ -5,69 +5,17 @@ from __future__ import annotations
 import errno
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from headwater.errors import Closed, Conflict, DiskFull, Failed
 from headwater.log import group_commit as module
-from headwater.log.group_commit import Call, GroupCommit, Item
-
-WAIT_S = 60.0
-
-
-class Note(Item):
-    """An item with a name."""
-
-    def __init__(self, name: object, weight: int = 1) -> None:
-        super().__init__(weight)
-        self.name = name
-
-    def result(self) -> object:
-        return f"receipt of {self.name}"
-
-
-class Recorder:
-    """A group commit that remembers its groups and the threads that committed them."""
-
-    def __init__(self, weight_max: int = 1000, items_max: int = 1000) -> None:
-        self.groups: list[list[object]] = []
-        self.threads: list[str] = []
-        self.before: Callable[[list[Note]], None] = lambda _: None
-        self.commit = GroupCommit[Note]("log", self._commit, weight_max, items_max)
-
-    def _commit(self, items: list[Note]) -> None:
-        self.groups.append([item.name for item in items])
-        self.threads.append(threading.current_thread().name)
-        self.before(items)
-        for item in items:
-            item.finish()
-
-    @property
-    def names(self) -> list[object]:
-        return [name for group in self.groups for name in group]
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """While something else is being committed: what is submitted within becomes one group."""
-        inside, go_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            inside.set()
-            assert go_on.wait(WAIT_S)
-
-        holder = threading.Thread(target=lambda: self.commit.run(hold))
-        holder.start()
-        assert inside.wait(WAIT_S)
-        try:
-            yield
-        finally:
-            go_on.set()
-            holder.join(WAIT_S)
+from headwater.log.group_commit import GroupCommit
+from headwater.log.items import Call
+from log.recorder import WAIT_S, Note, Recorder, raising
 
 
 @pytest.fixture
@@ -231,7 +179,7 @@ def test_a_future_has_the_result_once_it_is_committed(recorder: Recorder) -> Non
 
 
 def test_a_future_has_the_error(recorder: Recorder) -> None:
-    recorder.before = _raise(DiskFull("full"))
+    recorder.before = raising(DiskFull("full"))
     item = Note("a")
     item.future = future = Future[object]()
     recorder.commit.submit(item)
@@ -252,16 +200,9 @@ def test_a_future_that_was_cancelled_disturbs_nobody(recorder: Recorder) -> None
 # Errors
 
 
-def _raise(error: BaseException) -> Callable[[list[Note]], None]:
-    def before(items: list[Note]) -> None:
-        raise error
-
-    return before
-
-
 def test_an_error_of_a_group_is_that_of_each_of_its_items_and_later_groups_go_on(recorder: Recorder) -> None:
     items = [Note(number) for number in range(3)]
-    recorder.before = _raise(DiskFull("the disk is full"))
+    recorder.before = raising(DiskFull("the disk is full"))
     with recorder.held():
         for item in items:
             recorder.commit.submit(item)
@@ -273,40 +214,8 @@ def test_an_error_of_a_group_is_that_of_each_of_its_items_and_later_groups_go_on
     assert recorder.groups == [[0, 1, 2], ["after"]]
 
 
-def test_callers_that_do_not_come_back_are_waited_for_less_and_less_often(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit = recorder.commit
-
-    calls: list[float] = []
-
-    def wait(seconds: float) -> bool:
-        calls.append(seconds)
-        return came_back
-
-    monkeypatch.setattr(commit._came, "wait", wait)
-
-    def waits(groups: int) -> list[int]:
-        """After which of so many groups the commit thread waits."""
-        waited: list[int] = []
-        for group in range(groups):
-            commit._answered = module.GATHER_CALLERS_MIN
-            before = len(calls)
-            commit._gather()
-            waited += [group] * (len(calls) - before)
-        return waited
-
-    came_back = False
-    assert waits(100) == [0, 5, 14, 31, 64]
-    assert waits(200) == [29, 94, 159]
-    came_back = True
-    assert waits(40) == list(range(24, 40))
-    came_back = False
-    assert waits(10) == [0, 5]
-
-
 def test_an_error_that_is_not_ours_becomes_failed(recorder: Recorder) -> None:
-    recorder.before = _raise(OSError("no such luck"))
+    recorder.before = raising(OSError("no such luck"))
     with pytest.raises(Failed, match="no such luck"):
         recorder.commit.submit_and_wait(Note("a"))
 
@@ -333,7 +242,7 @@ def test_items_that_were_finished_before_the_error_stay_finished(recorder: Recor
 def test_a_caller_that_is_interrupted_while_it_commits_gives_up_the_role(
     recorder: Recorder, error: BaseException
 ) -> None:
-    recorder.before = _raise(error)
+    recorder.before = raising(error)
     with pytest.raises(type(error)):
         recorder.commit.submit_and_wait(Note("interrupted"))
     recorder.before = lambda _: None
@@ -349,7 +258,7 @@ def test_a_commit_thread_that_is_torn_down_leaves_nobody_waiting(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda _: None)  # what the thread may say as it goes
-    recorder.before = _raise(Torn())
+    recorder.before = raising(Torn())
     item = Note("torn")
     recorder.commit.submit(item)
     with pytest.raises(Torn):
@@ -386,7 +295,7 @@ def test_without_memory_who_waits_and_who_comes_is_told_and_nothing_more_is_comm
 ) -> None:
     reasons: list[str] = []
     recorder.commit.on_given_up = reasons.append
-    recorder.before = _raise(error)
+    recorder.before = raising(error)
     waiting = [Note("meanwhile"), Note("soon")]
     future: Future[object] = Future()
     waiting[1].future = future
@@ -455,7 +364,7 @@ def test_a_commit_thread_that_cannot_even_take_a_group_does_not_try_for_ever(rec
 
 def test_who_waits_for_room_is_told_too() -> None:
     recorder = Recorder(items_max=1)
-    recorder.before = _raise(MemoryError())
+    recorder.before = raising(MemoryError())
     recorder.commit.enqueue(Note("first"))
     with pytest.raises(Failed, match="out of memory"):
         recorder.commit.enqueue(Note("second"))
@@ -487,7 +396,7 @@ def test_a_caller_that_is_interrupted_before_its_commit_begins_leaves_nobody_wai
     other = Note("other")
     recorder.commit.enqueue(other)
     with monkeypatch.context() as patch:
-        patch.setattr(Note, "is_awaited", property(_raise(error)))
+        patch.setattr(Note, "is_awaited", property(raising(error)))
         with pytest.raises(type(error)):
             recorder.commit.submit_and_wait(Note("interrupted"))
     with pytest.raises(type(error)):
@@ -818,252 +727,3 @@ def test_who_waits_for_room_behind_what_nobody_waits_for_gets_it() -> None:
     in_threads(1, lambda _: recorder.commit.submit_and_wait(Note("a")))
     assert recorder.names == ["quiet", "a"]
     recorder.commit.close()
-
-
-# Large groups, which are committed apart
-
-
-class Heavy(Note):
-    """Something for one root or several."""
-
-    def __init__(self, name: object, *roots: str, weight: int = 1) -> None:
-        super().__init__(name)
-        self.weight = weight
-        self._roots = roots
-
-    @property
-    def roots(self) -> Sequence[str]:
-        return self._roots
-
-
-class Written:
-    """A large group that is on disk once the test says so."""
-
-    waits: Sequence[Note] = ()
-
-    def __init__(self, apart: Aside, items: list[Note]) -> None:
-        self._apart = apart
-        self.items = items
-        self.thread = ""
-
-    def write(self) -> None:
-        self.thread = threading.current_thread().name
-        self._apart.begun.append(self)
-        self._apart.reached.set()
-        assert self._apart.go_on.wait(WAIT_S)
-        if self._apart.error is not None:
-            raise self._apart.error
-
-    def end(self, error: BaseException | None, behind: Sequence[Note]) -> bool:
-        if error is not None:
-            return False
-        self._apart.recorder.groups.append([item.name for item in self.items])
-        for item in self.items:
-            item.finish()
-        return False
-
-
-class Aside:
-    """A group commit whose large groups, of 10 or more, wait for the test."""
-
-    def __init__(self) -> None:
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        self.error: BaseException | None = None
-        self.begun: list[Written] = []
-        self.recorder = Recorder()
-        self.commit = self.recorder.commit = GroupCommit[Note](
-            "log", self.recorder._commit, 1000, 1000, apart=lambda items: Written(self, items), apart_weight_min=10
-        )
-
-
-@pytest.fixture
-def aside() -> Iterator[Aside]:
-    made = Aside()
-    yield made
-    made.go_on.set()
-    closer = threading.Thread(target=made.commit.close, daemon=True)
-    closer.start()
-    closer.join(WAIT_S)
-    assert not closer.is_alive()
-
-
-def begin(aside: Aside, root: str = "large") -> Heavy:
-    """A large group that is on its way."""
-    item = Heavy(root, root, weight=10)
-    aside.commit.submit(item)
-    assert aside.reached.wait(WAIT_S)
-    return item
-
-
-def test_others_are_committed_while_a_large_group_is_written(aside: Aside) -> None:
-    large = begin(aside)
-    aside.commit.submit_and_wait(Heavy("a", "small"))
-    later = Heavy("b", "small")
-    aside.commit.submit(later)
-    later.wait()
-    assert large.is_waiting
-    aside.go_on.set()
-    large.wait()
-    assert aside.recorder.groups == [["a"], ["b"], ["large"]]
-
-
-def test_a_large_group_that_is_on_disk_just_as_another_begins_is_ended(
-    aside: Aside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever begins the next group has looked whether it is, and has not taken its own yet."""
-    is_looked_at = threading.Event()
-
-    class InFlight(module._InFlight[Note]):
-        is_done = False
-
-        @property
-        def is_written(self) -> bool:
-            found = self.is_done
-            if not found and is_looked_at.is_set() and threading.current_thread() is threading.main_thread():
-                is_looked_at.clear()
-                aside.go_on.set()
-                end = time.monotonic() + WAIT_S
-                while not self.is_done and time.monotonic() < end:
-                    time.sleep(0.001)
-                time.sleep(0.05)  # its thread has noted it, and goes
-            return found
-
-        @is_written.setter
-        def is_written(self, value: bool) -> None:
-            self.is_done = value
-
-    monkeypatch.setattr(module, "_InFlight", InFlight)
-    large = begin(aside)
-    is_looked_at.set()
-    aside.commit.submit_and_wait(Heavy("small", "small"))
-    waiter = threading.Thread(target=large.wait, daemon=True)
-    waiter.start()
-    waiter.join(WAIT_S)
-    assert not waiter.is_alive()
-
-
-def test_small_ones_of_one_root_that_are_much_together_go_apart(aside: Aside) -> None:
-    with aside.recorder.held():
-        items = [Heavy(number, "many") for number in range(10)]
-        other = Heavy("other", "small")
-        for item in (*items[:5], other, *items[5:]):
-            aside.commit.submit(item)
-    other.wait()
-    assert all(item.is_waiting for item in items)
-    aside.go_on.set()
-    for item in items:
-        item.wait()
-    assert aside.recorder.groups == [["other"], list(range(10))]
-
-
-def test_whoever_waits_for_a_large_item_writes_it_and_nobody_else_has_to(aside: Aside) -> None:
-    aside.go_on.set()
-    aside.commit.submit_and_wait(Heavy("own", "large", weight=10))
-    aside.go_on.clear()
-    aside.reached.clear()
-    with aside.recorder.held():
-        aside.commit.submit(Heavy("another's", "large", weight=10))
-    small = Heavy("small", "small")
-    aside.commit.submit_and_wait(small)
-    assert aside.reached.wait(WAIT_S)
-    assert aside.begun[0].thread == threading.current_thread().name
-    assert aside.begun[1].thread == "headwater-log"
-
-
-def test_a_caller_that_may_not_block_leaves_it_to_the_commit_thread(aside: Aside) -> None:
-    item = Heavy("large", "large", weight=10)
-    assert aside.commit.commit_here(item)
-    assert aside.reached.wait(WAIT_S)
-    assert item.is_waiting
-    assert aside.commit.commit_here(Heavy("small", "small"))
-    aside.go_on.set()
-    item.wait()
-
-
-def test_what_touches_a_closed_root_stays_and_what_comes_behind_that_too(aside: Aside) -> None:
-    large = begin(aside)
-    both, behind = Heavy("both", "large", "b"), Heavy("behind", "b")
-    second, call = Heavy("second", "other", weight=10), Call(lambda: aside.recorder.groups.append(["call"]))
-    for item in (both, behind, second, call):
-        aside.commit.submit(item)
-    free = Heavy("free", "c")
-    aside.commit.submit_and_wait(free)
-    later = Heavy("later", "other")
-    aside.commit.submit(later)
-    aside.commit.submit_and_wait(Heavy("free too", "c"))
-    aside.go_on.set()
-    for item in (large, both, behind, second, call, later):
-        item.wait()
-    assert aside.recorder.groups == [
-        ["free"],
-        ["free too"],
-        ["large"],
-        ["both", "behind"],
-        ["second", "later"],
-        ["call"],
-    ]
-
-
-def test_an_error_of_a_large_group_is_its_own(aside: Aside) -> None:
-    aside.error = OSError("no such luck")
-    large = begin(aside)
-    aside.commit.submit_and_wait(Heavy("small", "small"))
-    aside.go_on.set()
-    with pytest.raises(Failed, match="no such luck"):
-        large.wait()
-    aside.commit.submit_and_wait(Heavy("after it", "large"))
-
-
-def test_without_memory_for_a_large_group_everybody_is_told(aside: Aside) -> None:
-    aside.error = MemoryError()
-    large = begin(aside)
-    behind = Heavy("behind", "large")
-    aside.commit.submit(behind)
-    aside.commit.submit_and_wait(Heavy("small", "small"))
-    aside.go_on.set()
-    for item in (large, behind):
-        with pytest.raises(Failed, match="memory"):
-            item.wait()
-    with pytest.raises(Failed, match="memory"):
-        aside.commit.submit_and_wait(Heavy("later", "small"))
-
-
-def test_without_memory_for_a_small_group_one_that_is_being_written_is_told_too(aside: Aside) -> None:
-    large = begin(aside)
-    aside.recorder.before = _raise(MemoryError())
-    with pytest.raises(Failed, match="memory"):
-        aside.commit.submit_and_wait(Heavy("small", "small"))
-    aside.go_on.set()
-    with pytest.raises(Failed, match="memory"):
-        large.wait()
-
-
-def test_if_no_second_thread_can_be_started_the_first_goes_on_once_it_has_written(
-    aside: Aside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large = begin(aside)
-
-    def start(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    small = Heavy("small", "small")
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", start)
-        aside.commit.submit(small)
-    aside.go_on.set()
-    small.wait()
-    large.wait()
-    assert aside.commit.is_alive
-
-
-def test_what_the_committing_thread_does_by_itself_waits_until_the_large_group_is_written(aside: Aside) -> None:
-    begin(aside)
-    found: list[bool] = []
-
-    def before(_: list[Note]) -> None:
-        threading.Timer(0.05, aside.go_on.set).start()
-        found.append(aside.commit.run(aside.go_on.is_set))
-
-    aside.recorder.before = before
-    aside.commit.submit_and_wait(Heavy("small", "small"))
-    assert found == [True]

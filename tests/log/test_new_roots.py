@@ -15,7 +15,7 @@ from faults.faulty_files import Crash, FaultyFiles
 from faults.faulty_state import FaultyState
 from headwater.config import Config
 from headwater.errors import DiskFull, Failed, HeadwaterError, PartlyStored, QuotaExceeded, TooManyFiles
-from headwater.log.group_commit import Call
+from headwater.log.items import Call
 from headwater.log.publish import Publish
 from headwater.store.files import DiskFiles
 from log.place import WAIT_S, Place

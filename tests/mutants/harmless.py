@@ -14,9 +14,9 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "files.remove_tree(taking); files.remove_tree(making)",
     ): "what a snapshot left that a crash cut short: two folders, removed in either order",
     (
-        "log/group_commit.py:GroupCommit._gather",
+        "log/gathering.py:Gathering.wait",
         "invert",
-        "min(len(self._pending) + answered, self._items_max)",
+        "min(pending + answered, items_max)",
     ): "for how many it waits, a millisecond at most",
     (
         "log/root.py:Root.foresee",

@@ -37,7 +37,7 @@ from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import OnRetry, Subscriber
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, NotFound
-from headwater.log.group_commit import Call
+from headwater.log.items import Call
 from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt, SubscriptionInfo

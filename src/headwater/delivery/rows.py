@@ -14,7 +14,8 @@ import msgspec
 from headwater.delivery.lane import Changes, Failure, LaneId
 from headwater.delivery.options import Options
 from headwater.errors import Failed, HeadwaterError, Unwritable
-from headwater.log.group_commit import GroupCommit, Item
+from headwater.log.group_commit import GroupCommit
+from headwater.log.items import Item
 from headwater.message import DeadLetter, Headers, Kept, Message
 from headwater.store import state as rows
 from headwater.store.state import Rows, State

@@ -6,10 +6,9 @@ nobody does, the commit thread goes on. Promises: groups are committed in the or
 exactly once; an error of one commit finishes its group with that error and later groups go on.
 
 Nobody waits behind a large group of somebody else: what weighs `apart_weight_min` or more and goes to one root is
-committed apart. The thread that commits prepares it, lets others commit while it writes and syncs, and ends it in its
-turn again. Meanwhile that root is closed: whatever touches it stays, in order, and so do calls, which may touch
-anything, and other large groups. What the promises say of the order then holds for each root. In the same way roots are
-made: a commit answers the items that wait for that, and they come again once it is done.
+committed apart (`aside`). The thread that commits prepares it, lets others commit while it writes and syncs, and ends
+it in its turn again. What the promises say of the order then holds for each root. In the same way roots are made: a
+commit answers the items that wait for that, and they come again once it is done.
 
 The exception is a process without memory: nobody can say how far a commit got, and the next would get no further. Then
 all that waits, and all that comes, is told so (`Failed`), and `on_given_up` may end the process.
@@ -17,27 +16,18 @@ all that waits, and all that comes, is told so (`Failed`), and `on_given_up` may
 
 from __future__ import annotations
 
-import errno
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from itertools import pairwise
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from headwater import threads
 from headwater.errors import Closed, Conflict, Failed, HeadwaterError
+from headwater.log.aside import Apart, Aside, InFlight
+from headwater.log.gathering import Gathering
+from headwater.log.items import WAKE_S_MAX, Call, Item, is_out_of_memory
 
-GATHER_CALLERS_MIN = 3
-"""Fewer callers than this are not waited for."""
-GATHER_S = 0.001
-"""How long the commit thread waits, at most, for those it has just answered to come back."""
-GATHER_AGAIN_AFTER_MAX = 64
-"""Groups until it waits again, after it did in vain time after time; at first it is four, as once may be bad luck."""
 NEVER = 1 << 62
 """What no group weighs."""
-WAKE_S_MAX = 1.0
-"""After this a waiting thread looks for itself, in case the one that was to wake it is gone."""
 
 OUT_OF_MEMORY = "out of memory while storing; nothing more is stored: give the process more memory, and start it again"
 NO_THREAD = (
@@ -49,120 +39,6 @@ WAITS_FOR_ITSELF = (
 )
 
 log = logging.getLogger("headwater")
-
-
-class Item:
-    """Something to be committed, and a way to hear when it is."""
-
-    __slots__ = ("_done", "_next", "error", "future", "is_blocking", "is_finished", "weight")
-
-    is_awaited: ClassVar[bool] = True
-    """Whether a thread waits for it, unless it has a future: that thread may come back at once with another."""
-    is_answered_late: ClassVar[bool] = False
-    """Whether it is answered when all subscribers were told, if those are very many, and not once it is on disk."""
-
-    def __init__(self, weight: int = 1) -> None:
-        self.weight = weight
-        self.error: BaseException | None = None
-        self.future: Future[object] | None = None
-        self.is_finished = False
-        self.is_blocking = False
-        """Whether its caller waits from the start, and so can wake the next of the group."""
-        self._next: Item | None = None
-        self._done = threads.Lock()
-        self._done.acquire()
-
-    @property
-    def roots(self) -> Sequence[str]:
-        """The roots that it touches: items that touch the same one are committed in their order."""
-        return ()
-
-    def result(self) -> object:
-        """What the waiting caller or the future gets."""
-        return None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether nobody has finished it yet."""
-        return not self.is_finished
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Called by the committing thread, once."""
-        self.error = error
-        self.is_finished = True
-        if not self.is_blocking:
-            self._done.release()
-        future = self.future
-        if future is not None and future.set_running_or_notify_cancel():
-            if error is None:
-                future.set_result(self.result())
-            else:
-                future.set_exception(error)
-
-    def wait(self) -> None:
-        """Block until it is committed; raises what went wrong."""
-        while not self._done.acquire(timeout=WAKE_S_MAX):
-            if self.is_finished:
-                break
-        else:
-            self._done.release()
-        if self._next is not None:
-            self._next._done.release()
-        if self.error is not None:
-            raise self.error
-
-    @staticmethod
-    def wake(items: Sequence[Item]) -> None:
-        """Let those go who wait for these: the first, who lets the second go, and so on.
-
-        If all were woken at once they would fight for the interpreter's lock, which costs more than the commit.
-        """
-        blocking = [item for item in items if item.is_blocking]
-        for item, following in pairwise(blocking):
-            item._next = following
-        if blocking:
-            blocking[0]._done.release()
-
-
-class Call(Item):
-    """Something to be done while no group is being committed."""
-
-    __slots__ = ("answer", "work")
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        super().__init__()
-        self.work = work
-        self.answer: object = None
-
-    def run(self) -> None:
-        """Do it, in the committing thread."""
-        try:
-            self.answer = self.work()
-        except Exception as error:
-            if _is_out_of_memory(error):
-                raise
-            self.finish(error)
-        else:
-            self.finish()
-
-
-U = TypeVar("U", bound=Item)
-
-
-class Apart(Protocol[U]):
-    """Work on some roots that is done while others commit: a large group of one, or the making of some."""
-
-    @property
-    def waits(self) -> Sequence[U]:
-        """Of the items that it was prepared with, those for which something else has to be done apart before."""
-
-    def write(self) -> None:
-        """Bring it to disk, while others commit; it touches nothing but its roots' streams."""
-
-    def end(self, error: BaseException | None, behind: Sequence[U]) -> bool:
-        """Finish its items; by the thread that commits. `error` is what `write` has raised. If it could not be stored,
-        neither is what came behind it to its roots, lest that stands before it when it comes again; whether that is
-        not to be committed any more."""
 
 
 T = TypeVar("T", bound=Item)
@@ -192,24 +68,17 @@ class GroupCommit(Generic[T]):
         self._on_add = on_add
         self._prepare_apart = apart
         self._prepare_before = before
-        self._apart_weight_min = apart_weight_min if apart is not None else NEVER
         self._weight_max = weight_max
         self._items_max = items_max
         self.places = threads.Lock()
         """Whoever holds it may `append`, as nobody else gets a place; it is not held while something blocks."""
         self._room = threads.Condition(self.places)
         self._work = threads.Condition(self.places)
-        self._came = threads.Condition(self.places)
         self._idle = threads.Condition(self.places)
         self._pending: list[T | Call] = []
-        self._stays: list[T | Call] = []
-        """What came before that, and waits for a large group to end."""
         self._weight = 0
-        """Of both."""
-        self._apart: _InFlight[T] | None = None
-        """What is on its way to disk apart."""
-        self._closed_roots: set[str] = set()
-        """Its roots, and those of what stays."""
+        """Of what is pending, and of what stays."""
+        self._aside = Aside[T](apart_weight_min if apart is not None else NEVER)
         self._written = threads.Condition(self.places)
         self._busy = False
         self._handed_over = False
@@ -218,13 +87,7 @@ class GroupCommit(Generic[T]):
         self.turn = 0
         """Groups that were taken to be committed: as long as it stays, what has a place has not been."""
         self._closed = False
-        self._expected = 0
-        """How many items the commit thread waits for, if it does."""
-        self._answered = 0
-        """How many callers waited for the last group."""
-        self._pause = 0
-        """Groups that the commit thread leaves out before it waits for anybody again; more each time it is in vain."""
-        self._pause_left = 0
+        self._gathering = Gathering(self.places)
         self._owner = 0
         """The thread that commits at the moment."""
         self._committers: list[threads.Thread] = []
@@ -318,12 +181,12 @@ class GroupCommit(Generic[T]):
     @property
     def is_full(self) -> bool:
         """Whether the next to enqueue would have to wait."""
-        return self._weight >= self._weight_max or len(self._pending) + len(self._stays) >= self._items_max
+        return self._weight >= self._weight_max or len(self._pending) + len(self._aside.stays) >= self._items_max
 
     @property
     def is_apart(self) -> bool:
         """Whether a large group is on its way to disk, or roots are made, and closed."""
-        return self._apart is not None
+        return self._aside.in_flight is not None
 
     def kick(self) -> None:
         """Have what was enqueued committed, without waiting for it."""
@@ -343,7 +206,7 @@ class GroupCommit(Generic[T]):
     def run(self, work: Callable[[], R]) -> R:
         """Do something in the committing role: after a group, before the next; answers what it answers."""
         if self._owner == threads.get_ident():
-            if self._apart is not None:
+            if self._aside.in_flight is not None:
                 self._wait_until_written()
             return work()
         call = Call(work)
@@ -356,7 +219,7 @@ class GroupCommit(Generic[T]):
         with self.places:
             self._closed = True
             self._move()
-            while self._busy or self._apart is not None:
+            while self._busy or self._aside.in_flight is not None:
                 self._idle.wait(WAKE_S_MAX)
             self._work.notify_all()
             committers = tuple(self._committers)
@@ -378,19 +241,18 @@ class GroupCommit(Generic[T]):
         if self._on_add is not None and not isinstance(item, Call):
             self._on_add(item)
         self._weight += item.weight
-        if self._closed_roots and self._is_behind(item):
-            self._stays.append(item)
+        if self._aside.closed and self._aside.holds(item, bool(self._pending)):
+            self._aside.stays.append(item)
             return
         self._pending.append(item)
-        if self._expected and len(self._pending) >= self._expected:
-            self._expected = 0
-            self._came.notify()
+        if self._gathering.expected:
+            self._gathering.note(len(self._pending))
         self._is_due = self._is_due or is_due
 
     def _lead(self, waiter: Item | None = None) -> None:
         """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on. So it does with
         large groups, but for one with an item that this thread waits for."""
-        begun: _InFlight[T] | None = None
+        begun: InFlight[T] | None = None
         try:
             begun = self._commit_group(waiter)
         except MemoryError:
@@ -411,29 +273,31 @@ class GroupCommit(Generic[T]):
         if self.given_up is not None:
             self._tell_pending()
 
-    def _commit_group(self, waiter: Item | None = None, *, takes_any: bool = False) -> _InFlight[T] | None:
+    def _commit_group(self, waiter: Item | None = None, *, takes_any: bool = False) -> InFlight[T] | None:
         """Commit what is pending; answers a large group that is to be written by this thread, while others commit: one
         with an item that it waits for, or any."""
-        group = self._nothing
-        if self._apart is not None and self._apart.is_written:
-            self._end_apart(self._apart)
+        group, aside = self._nothing, self._aside
+        if aside.in_flight is not None and aside.in_flight.is_written:
+            self._end_apart(aside.in_flight)
         large: list[T] = []
         try:
             with self.places:
                 fresh: list[T | Call] = []
                 group, self._pending = self._pending, fresh
                 self.turn += 1
-                self._is_due = self._apart is not None and self._apart.is_written  # it may be so by now
+                self._is_due = aside.in_flight is not None and aside.in_flight.is_written  # it may be so by now
                 if self._weight >= self._weight_max or len(group) >= self._items_max:
                     self._room.notify_all()
-                if self._weight >= self._apart_weight_min or self._apart is not None:
-                    group, large = self._divide(
-                        group, None if takes_any else waiter.roots if waiter is not None else ()
-                    )
+                if self._weight >= aside.weight_min or aside.in_flight is not None:
+                    allowed = None if takes_any else waiter.roots if waiter is not None else ()
+                    group, large, others = aside.divide(group, allowed)
+                    self._weight -= sum([item.weight for item in (*group, *large)])
+                    if others:  # the commit thread begins one of them
+                        self._pending, self._is_due = others, True
                 else:
                     self._weight = 0
             self._owner = threads.get_ident()
-            self._answered = sum([item.is_awaited and item.future is None for item in group])
+            self._gathering.answered = sum([item.is_awaited and item.future is None for item in group])
             items = [item for item in group if not isinstance(item, Call)]
             waits = self._commit(items) if items else None
             if waits:
@@ -445,7 +309,7 @@ class GroupCommit(Generic[T]):
                     call.run()
             return self._begin_apart(large) if large else None
         except BaseException as error:
-            if large and self._apart is None:
+            if large and aside.in_flight is None:
                 self._open_again()
             self._on_error((*group, *large), error)
             if not isinstance(error, Exception):
@@ -457,107 +321,51 @@ class GroupCommit(Generic[T]):
 
     def _on_error(self, group: Sequence[T | Call], error: BaseException) -> None:
         """Finish what an error has left unfinished; MemoryError if there is no memory."""
-        is_out_of_memory = _is_out_of_memory(error)
-        self._finish(group, self._out_of_memory if is_out_of_memory else _typed(error))
-        if is_out_of_memory:
+        is_memory_out = is_out_of_memory(error)
+        self._finish(group, self._out_of_memory if is_memory_out else _typed(error))
+        if is_memory_out:
             raise MemoryError from None
 
     # Large groups
-
-    def _divide(self, group: list[T | Call], allowed: Sequence[str] | None) -> tuple[list[T | Call], list[T]]:
-        """Those of a group that are committed now, and the large group to begin after them, of one of these roots or of
-        any; the others stay. By whoever holds `places`."""
-        weights: defaultdict[str, int] = defaultdict(int)
-        for item in group:
-            if not isinstance(item, Call) and len(item.roots) == 1:
-                weights[item.roots[0]] += item.weight
-        now: list[T | Call] = []
-        stays: list[T | Call] = []
-        large: list[T] = []
-        closed = self._closed_roots
-        opened = ""
-        """The root of the large group that is begun."""
-        for item in group:
-            if isinstance(item, Call):
-                (stays if closed or large else now).append(item)
-                continue
-            roots = item.roots
-            if not closed.isdisjoint(roots) or (opened and opened in roots and len(roots) > 1):
-                closed.update(roots)
-                stays.append(item)
-            elif len(roots) != 1 or weights[roots[0]] < self._apart_weight_min:
-                now.append(item)
-            elif self._apart is None and opened in ("", roots[0]) and (allowed is None or roots[0] in allowed):
-                opened = roots[0]
-                large.append(item)
-            else:
-                closed.update(roots)
-                stays.append(item)
-        if self._apart is not None or large:
-            self._stays += stays
-            if opened:
-                closed.add(opened)
-        elif stays:  # this thread begins no large group, so the commit thread does, at once
-            self._pending = stays
-            self._is_due = True
-            closed.clear()
-        self._weight -= sum([item.weight for item in (*now, *large)])
-        return now, large
-
-    def _is_behind(self, item: T | Call) -> bool:
-        """Whether what has come stays, as far as that is seen at once: nobody need be woken to find out."""
-        if isinstance(item, Call):
-            return not self._pending  # or something that it comes after may stay, too
-        roots = item.roots
-        return len(roots) == 1 and roots[0] in self._closed_roots
 
     def _put_off(self, waits: Sequence[T], group: list[T | Call], large: list[T]) -> list[T | Call]:
         """Have these stay, with the calls and the large group behind them; answers the others of their group."""
         put_off = set(waits)
         back = [item for item in group if isinstance(item, Call) or item in put_off]
-        closed = self._closed_roots
         with self.places:
             self._weight += sum([item.weight for item in (*back, *large)])
-            closed.update(root for item in waits for root in item.roots)
-            came, self._pending = self._pending, []
-            self._stays = [*back, *large, *self._stays]
-            for item in came:  # while the others of their group were committed
-                if isinstance(item, Call) or not closed.isdisjoint(item.roots):
-                    closed.update(item.roots)
-                    self._stays.append(item)
-                else:
-                    self._pending.append(item)
+            self._pending = self._aside.put_off(waits, [*back, *large], self._pending)
         return [item for item in group if not isinstance(item, Call) and item not in put_off]
 
-    def _begin_before(self, waits: Sequence[T], is_mine: bool) -> _InFlight[T] | None:
+    def _begin_before(self, waits: Sequence[T], is_mine: bool) -> InFlight[T] | None:
         """Prepare what has to be done before items that stay are committed; if this thread is not to do it, the commit
         thread begins at once, or when what is on its way is done."""
-        if self._apart is not None:
+        if self._aside.in_flight is not None:
             return None
         if not is_mine:
             self._open_again()
             return None
         assert self._prepare_before is not None
         roots = frozenset(root for item in waits for root in item.roots)
-        return self._begin(_InFlight([], roots), lambda: self._prepare_before(waits))  # type: ignore[misc]
+        return self._begin(InFlight([], roots), lambda: self._prepare_before(waits))  # type: ignore[misc]
 
-    def _begin_apart(self, items: list[T]) -> _InFlight[T] | None:
+    def _begin_apart(self, items: list[T]) -> InFlight[T] | None:
         """Prepare a large group; None if nothing of it is to be written."""
         assert self._prepare_apart is not None
         prepare = self._prepare_apart
-        begun = self._begin(_InFlight(items, frozenset(items[0].roots)), lambda: prepare(items))
+        begun = self._begin(InFlight(items, frozenset(items[0].roots)), lambda: prepare(items))
         if begun is None or begun.work is None or not begun.work.waits:
             return begun
         waits = begun.work.waits
         self._put_off(waits, list(waits), [])
         Item.wake([item for item in items if not item.is_waiting])
         with self.places:
-            self._apart = None
+            self._aside.in_flight = None
         return self._begin_before(waits, is_mine=True)
 
-    def _begin(self, begun: _InFlight[T], prepare: Callable[[], Apart[T]]) -> _InFlight[T] | None:
+    def _begin(self, begun: InFlight[T], prepare: Callable[[], Apart[T]]) -> InFlight[T] | None:
         with self.places:
-            self._apart = begun
+            self._aside.in_flight = begun
         try:
             begun.work = prepare()
         except BaseException as error:
@@ -568,7 +376,7 @@ class GroupCommit(Generic[T]):
             return None
         return begun
 
-    def _write_apart(self, begun: _InFlight[T]) -> bool:
+    def _write_apart(self, begun: InFlight[T]) -> bool:
         """Do what is done apart; whether this thread commits again then, as nobody else does."""
         assert begun.work is not None
         try:
@@ -588,17 +396,15 @@ class GroupCommit(Generic[T]):
     def _wait_until_written(self) -> None:
         """Wait until the large group that is on its way is on disk, or is not; for the thread that commits."""
         with self.places:
-            while self._apart is not None and not self._apart.is_written:
+            while self._aside.in_flight is not None and not self._aside.in_flight.is_written:
                 self._written.wait(WAKE_S_MAX)
 
-    def _end_apart(self, begun: _InFlight[T]) -> None:
+    def _end_apart(self, begun: InFlight[T]) -> None:
         """A large group is on disk, or is not: tell who waits, and open its root again."""
         before, self._owner = self._owner, threads.get_ident()
         refused: list[T] = []
         try:
-            behind = [
-                item for item in self._stays if not isinstance(item, Call) and not begun.roots.isdisjoint(item.roots)
-            ]
+            behind = self._aside.behind(begun.roots)
             if begun.work is not None:
                 if begun.work.end(begun.error, behind):
                     refused += behind
@@ -611,7 +417,8 @@ class GroupCommit(Generic[T]):
         finally:
             self._owner = before
             with self.places:
-                self._stays = [item for item in self._stays if item not in refused] if refused else self._stays
+                if refused:
+                    self._aside.stays = [item for item in self._aside.stays if item not in refused]
                 self._weight -= sum([item.weight for item in refused])
             self._open_again()
             Item.wake((*begun.items, *refused))
@@ -619,11 +426,9 @@ class GroupCommit(Generic[T]):
     def _open_again(self) -> None:
         """There is no large group: what stayed for one comes before all that came after it."""
         with self.places:
-            self._apart = None
-            self._closed_roots.clear()
-            if self._stays:
-                self._pending = [*self._stays, *self._pending]
-                self._stays = []
+            stayed = self._aside.open()
+            if stayed:
+                self._pending = [*stayed, *self._pending]
                 self._is_due = True
 
     def _finish(self, group: Sequence[T | Call], error: BaseException) -> None:
@@ -652,11 +457,12 @@ class GroupCommit(Generic[T]):
 
     def _tell_pending(self) -> None:
         with self.places:
-            group, self._pending, self._stays = [*self._stays, *self._pending], self._nothing, []
+            aside = self._aside
+            group, self._pending, aside.stays = [*aside.stays, *self._pending], self._nothing, []
             self._weight = 0
-            if self._apart is not None and self._apart.is_written:
-                group = [*self._apart.items, *group]
-                self._apart = None
+            if aside.in_flight is not None and aside.in_flight.is_written:
+                group = [*aside.in_flight.items, *group]
+                aside.in_flight = None
         assert self.given_up is not None
         error = self._out_of_memory if self.given_up is OUT_OF_MEMORY else Failed(self.given_up)
         self._finish(group, error)
@@ -701,7 +507,7 @@ class GroupCommit(Generic[T]):
 
     def _commit_until_idle(self) -> None:
         while True:
-            begun: _InFlight[T] | None = None
+            begun: InFlight[T] | None = None
             try:
                 begun = self._commit_group(takes_any=True)
             except MemoryError:
@@ -720,45 +526,12 @@ class GroupCommit(Generic[T]):
                     return
                 continue
             with self.places:
-                self._gather()
+                if not self._closed:
+                    self._gathering.wait(len(self._pending), self._items_max)
                 if not self._is_due:
                     self._busy = False
                     self._idle.notify_all()
                     return
-
-    def _gather(self) -> None:
-        """Give those who were just answered a moment to come back: a few large groups beat many small ones."""
-        answered, self._answered = self._answered, 0
-        if answered < GATHER_CALLERS_MIN or self._closed:
-            return
-        if self._pause_left:
-            self._pause_left -= 1
-            return
-        self._expected = min(len(self._pending) + answered, self._items_max)
-        if self._came.wait(GATHER_S):
-            self._pause = 0
-        else:
-            self._pause = self._pause_left = min(max(4, 2 * self._pause), GATHER_AGAIN_AFTER_MAX)
-        self._expected = 0
-
-
-class _InFlight(Generic[T]):
-    """A large group on its way to disk, or roots that are made."""
-
-    __slots__ = ("error", "is_written", "items", "roots", "work")
-
-    def __init__(self, items: list[T], roots: frozenset[str]) -> None:
-        self.items = items
-        self.roots = roots
-        self.work: Apart[T] | None = None
-        self.is_written = False
-        """Whether it is on disk, or why it is not is known: it is to be ended."""
-        self.error: BaseException | None = None
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether the system had no memory, be it for Python or for a call to the system."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def _typed(error: BaseException) -> BaseException:

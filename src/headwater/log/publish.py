@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.counts import Counts
 from headwater.errors import Failed, HeadwaterError, PartlyStored
-from headwater.log.group_commit import Item
+from headwater.log.items import Item
 from headwater.log.retained import retained_size
 from headwater.message import Headers, Receipt, Receipts
 from headwater.store.batch import QUIET, checksum

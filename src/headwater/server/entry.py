@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headwater.clock import Clock
 from headwater.delivery.listeners import Hearing
 from headwater.log.checks import Checks
-from headwater.log.group_commit import Call
+from headwater.log.items import Call
 from headwater.log.publish import Part, Publish
 from headwater.log.roots import Roots
 from headwater.log.showing import SHOWN_BYTES_MAX, SHOWN_MESSAGES_MAX, SHOWN_S, Shown
