@@ -347,9 +347,9 @@ async def ack(messages: Sequence[Message], wait: bool = True) -> None:
             return
         threaded = [plain(message) for message in messages]
         origin = threaded[0]._origin("ack")
-        subscriber = getattr(origin, "subscriber", None)
-        if subscriber is not None and wait:
-            await asyncio.wrap_future(subscriber.ack_soon(threaded))
+        settlement = getattr(origin, "settlement", None)
+        if settlement is not None and wait:
+            await asyncio.wrap_future(settlement.ack_soon(threaded))
         else:
             origin.ack(threaded, wait)
 

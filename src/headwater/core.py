@@ -467,12 +467,12 @@ class Core:
             self.dispatcher.listeners.leave(reader)
 
     def _detach(self, subscriber: Subscriber, ticket: Ticket) -> None:
-        subscriber.set_waker(ticket, None)
+        subscriber.waiters.set(ticket, None)
         if self._consumers.pop(ticket, None) is not None and not self._closed:
             self.dispatcher.detach(subscriber, ticket)
 
     def _retire(self, subscriber: Subscriber, ticket: Ticket) -> None:
-        subscriber.set_waker(ticket, None)
+        subscriber.waiters.set(ticket, None)
         if self._consumers.pop(ticket, None) is not None and not self._closed:
             self.dispatcher.retire(subscriber, ticket)
 

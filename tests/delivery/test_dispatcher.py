@@ -103,7 +103,7 @@ def test_what_contradicts_is_refused_and_changes_nothing(bus: Bus, dispatcher: D
         with pytest.raises(Conflict):
             bus.subscribe(other, id="s", **options)
     assert dispatcher.row("s") == before
-    assert sub.subscriber.consumers == 1  # type: ignore[attr-defined]
+    assert sub.subscriber.consumers.count == 1  # type: ignore[attr-defined]
 
 
 def test_a_subscription_that_could_not_be_deleted_is_not_said_to_have_expired(clock: ManualClock) -> None:

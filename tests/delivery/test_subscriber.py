@@ -300,7 +300,7 @@ def test_leases_that_are_over_take_no_memory(bus: Bus) -> None:
     for _ in range(2000):
         messages = sub.batch(1, 0)
         sub.ack(messages, wait=False)
-    assert len(sub.subscriber._deadlines) < 200  # type: ignore[attr-defined]
+    assert len(sub.subscriber.timeouts.deadlines) < 200  # type: ignore[attr-defined]
 
 
 # Waking
@@ -308,21 +308,21 @@ def test_leases_that_are_over_take_no_memory(bus: Bus) -> None:
 
 def test_a_consumer_that_waits_is_woken_by_what_it_waits_for_and_by_nothing_else(bus: Bus) -> None:
     sub = bus.subscribe("jobs/x", id="s")
-    before = sub.subscriber.version  # type: ignore[attr-defined]
+    before = sub.subscriber.waiters.version  # type: ignore[attr-defined]
     publish(bus, 3, "jobs/y")
     publish(bus, 3, "other/x")
-    assert sub.subscriber.version == before  # type: ignore[attr-defined]
+    assert sub.subscriber.waiters.version == before  # type: ignore[attr-defined]
     publish(bus, 1)
-    assert sub.subscriber.version > before  # type: ignore[attr-defined]
+    assert sub.subscriber.waiters.version > before  # type: ignore[attr-defined]
 
 
 def test_wakers_are_called_and_can_be_taken_away(bus: Bus) -> None:
     sub = bus.subscribe("jobs/#", id="s")
     called: list[None] = []
-    sub.subscriber.set_waker(sub.ticket, lambda: called.append(None))  # type: ignore[attr-defined]
+    sub.subscriber.waiters.set(sub.ticket, lambda: called.append(None))  # type: ignore[attr-defined]
     publish(bus, 1)
     assert called
-    sub.subscriber.set_waker(sub.ticket, None)  # type: ignore[attr-defined]
+    sub.subscriber.waiters.set(sub.ticket, None)  # type: ignore[attr-defined]
     called.clear()
     publish(bus, 1)
     assert called == []
@@ -333,11 +333,11 @@ def test_an_ack_soon_is_told_by_its_future(bus: Bus, state: GatedState) -> None:
     sub = bus.subscribe("jobs/#", id="s", start="earliest")
     messages = sub.batch(1, 0)
     state.gate.clear()
-    future = sub.subscriber.ack_soon(messages)  # type: ignore[attr-defined]
+    future = sub.subscriber.settlement.ack_soon(messages)  # type: ignore[attr-defined]
     assert not future.done()
     state.gate.set()
     assert future.result(WAIT_S) is None
-    assert sub.subscriber.ack_soon([]).result(WAIT_S) is None  # type: ignore[attr-defined]
+    assert sub.subscriber.settlement.ack_soon([]).result(WAIT_S) is None  # type: ignore[attr-defined]
 
 
 # Lag
@@ -448,7 +448,7 @@ def test_a_consumer_that_gives_back_what_it_holds_stays_and_takes_it_again_in_or
     consumer = bus.subscribe("jobs/#", id="s", start="earliest")
     publish(bus, 3)
     assert payloads(consumer.batch(2)) == [b"0", b"1"]
-    consumer.subscriber.give_back(consumer.ticket)  # type: ignore[attr-defined]
+    consumer.subscriber.consumers.give_back(consumer.ticket)  # type: ignore[attr-defined]
     assert [(message.payload, message.attempt) for message in consumer.batch(10)] == [(b"0", 1), (b"1", 1), (b"2", 1)]
 
 

@@ -64,7 +64,7 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "self.settle(lane, offsets, changes); self._close_if_empty(lane)",
     ): "whether a lane of copies is empty does not depend on its being settled, and neither on its being closed",
     (
-        "delivery/subscriber.py:Subscriber._store",
+        "delivery/bookkeeping.py:Books.store",
         "skip-check",
         "if not changes: return None",
     ): "a shortcut: rows that are none are not written",

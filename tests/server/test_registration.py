@@ -160,7 +160,7 @@ def test_many_takeovers_in_a_row_leave_one_connection_and_lose_nothing():
         last = running.peer("ann", session=first.session)
         running.bus.publish("a", b"1")
         assert last.payloads(1, 1) == [b"1"]
-        running.until(lambda: running.session_of(last).pumps[1].durable.consumers == 1)
+        running.until(lambda: running.session_of(last).pumps[1].durable.consumers.count == 1)
 
 
 def test_the_cleanup_timer_starts_at_the_disconnect_and_stops_at_the_resume():

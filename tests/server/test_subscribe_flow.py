@@ -199,7 +199,7 @@ def test_a_client_that_resumes_and_subscribes_again_at_once_is_served_once():
             assert [one.payload for one in got] == [b"%d" % number]
             back.ack(1, got)
             assert len(running.session_of(back).pumps) == 1
-            assert running.session_of(back).pumps[1].durable.consumers == 1
+            assert running.session_of(back).pumps[1].durable.consumers.count == 1
             peer = back
 
 

@@ -112,7 +112,7 @@ class Channel(Actor):
         if self._timer is not None:
             self._timer.cancel()
         if self.durable is not None:
-            self.durable.set_waker(self.ticket, None)
+            self.durable.waiters.set(self.ticket, None)
         self._stop()
         self._offload.do(self._detach, self._detached)
 
@@ -152,7 +152,7 @@ class Channel(Actor):
         if self.is_ended:
             return
         if self.durable is not None:
-            self.durable.give_back(self.ticket)
+            self.durable.consumers.give_back(self.ticket)
         if not self.error:
             log.warning("channel-failing", channel=self.row.id, error=error)
         self.error = error[:ERROR_CHARS_MAX]

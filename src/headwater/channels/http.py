@@ -72,7 +72,7 @@ class HttpChannel(Channel):
     def _push(self) -> None:
         assert self.durable is not None
         self._timer = None
-        self.durable.set_waker(self.ticket, self._ring)
+        self.durable.waiters.set(self.ticket, self._ring)
         self._woken.set()
         self._task = self.channels.loop.create_task(self._run())
 
@@ -106,7 +106,7 @@ class HttpChannel(Channel):
                     try:
                         await self._deliver(found)
                     except Conflict:  # taken back meanwhile, by who moved or paused the subscription
-                        self.durable.give_back(self.ticket)
+                        self.durable.consumers.give_back(self.ticket)
         except Closed:
             self.end()
         except Hold as hold:
@@ -183,7 +183,9 @@ class HttpChannel(Channel):
         assert self.durable is not None
         future: Future[object] = Future()
         future.add_done_callback(self._noted)
-        self.durable.ack_leases([(one.lease, one.lease.offsets) for one in found if one.lease is not None], future)
+        self.durable.settlement.ack_leases(
+            [(one.lease, one.lease.offsets) for one in found if one.lease is not None], future
+        )
         self._delivered += count
         self._batch = min(2 * self._batch, self.row.batch_messages_max)
         self.went_right()
@@ -199,12 +201,12 @@ class HttpChannel(Channel):
         self.error = error
         if len(messages) > 1:
             self._batch = max(1, len(messages) // 2)
-            self.durable.give_back(self.ticket)
+            self.durable.consumers.give_back(self.ticket)
             return
         self._batch = 1
         lease = found[0].lease
         assert lease is not None
-        self.durable.note_nack(lease, messages[0].offset, error, None, messages[0])
+        self.durable.settlement.note_nack(lease, messages[0].offset, error, None, messages[0])
         self.channels.broker.core.rows.kick()
 
     async def _on_gone(self) -> None:
@@ -213,7 +215,7 @@ class HttpChannel(Channel):
         self.error = f"{self.where} answered 410 Gone: paused; resume it when it is wanted again"
         channels = self.channels
         await channels.loop.run_in_executor(channels.executor, channels.registry.pause, self.row.id)
-        self.durable.give_back(self.ticket)
+        self.durable.consumers.give_back(self.ticket)
 
     def _delay_s(self, answer: Answer) -> float | None:
         """How long the destination wants to be left alone, if it says so."""

@@ -100,7 +100,7 @@ class TcpChannel(Speech, Channel):
             pump.is_left = True
             self._delivered += pump.acked
             if self.durable is not None:
-                self.durable.set_waker(self.ticket, None)
+                self.durable.waiters.set(self.ticket, None)
 
     def _stop(self) -> None:
         if self._dialling is not None:

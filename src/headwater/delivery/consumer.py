@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from headwater.clock import SECOND_US, Clock
+from headwater.delivery.bookkeeping import Books
 from headwater.delivery.lane import Ticket
 from headwater.delivery.options import Options
 from headwater.delivery.reader import Reader, check_max
@@ -21,19 +22,19 @@ from headwater.message import Message
 class Noted:
     """Acks that are noted, and not on disk yet: those of several subscriptions become one commit."""
 
-    __slots__ = ("_item", "_subscriber")
+    __slots__ = ("_books", "_item")
 
-    def __init__(self, subscriber: Subscriber, item: RowsItem | None) -> None:
-        self._subscriber = subscriber
+    def __init__(self, books: Books, item: RowsItem | None) -> None:
+        self._books = books
         self._item = item
 
     def wait(self) -> None:
         """Return when they are on disk."""
-        self._subscriber.finish(self._item)
+        self._books.finish(self._item)
 
     def hurry(self) -> None:
         """Have them written soon."""
-        self._subscriber.finish(self._item, wait=False)
+        self._books.finish(self._item, wait=False)
 
 
 class Consumer(Reader):
@@ -72,7 +73,7 @@ class Consumer(Reader):
         subscriber = self.subscriber
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
-            seen = subscriber.version
+            seen = subscriber.waiters.version
             self._check_open()
             found = subscriber.take(self.ticket, max)
             if found:
@@ -81,20 +82,20 @@ class Consumer(Reader):
             left_us = None if until_us is None else until_us - self._clock.monotonic_us()
             if left_us is not None and left_us <= 0:
                 return []
-            if not subscriber.wait(seen, left_us) and left_us is not None:
+            if not subscriber.waiters.wait(seen, left_us) and left_us is not None:
                 until_us = 0  # one last look
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for all of them."""
-        self.subscriber.ack(messages, wait)
+        self.subscriber.settlement.ack(messages, wait)
 
     def ack_later(self, messages: Sequence[Message]) -> Noted:
         """The same in two steps: they are not handed out again, and on disk once somebody waits for it."""
-        return Noted(self.subscriber, self.subscriber.note_ack(messages))
+        return Noted(self.subscriber.books, self.subscriber.settlement.note_ack(messages))
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from any thread, when there may be something to take."""
-        self.subscriber.set_waker(self.ticket, wake)
+        self.subscriber.waiters.set(self.ticket, wake)
 
     @property
     def options(self) -> Options:
@@ -120,7 +121,7 @@ class Consumer(Reader):
             self._on_close(self.subscriber, self.ticket)
 
     def __del__(self) -> None:
-        if not self._closed and not self.subscriber.is_ended and self._process == os.getpid():
+        if not self._closed and not self.subscriber.books.is_ended and self._process == os.getpid():
             let_go(self, f'a consumer of "{self.id}"', partial(self._on_forgotten, self.subscriber, self.ticket))
 
     def _check_open(self) -> None:

@@ -116,7 +116,7 @@ class DeadLetters:
         `given` are the options that are stated as it is subscribed to. Not in the committing role: it is in the audit.
         """
         row, served = self._dispatcher.row(id), self._dispatcher.served(id)
-        if row is None or row.options.filter != filter or (served is not None and served.consumers):
+        if row is None or row.options.filter != filter or (served is not None and served.consumers.count):
             return
         is_wished = is_asked or given.get("on_resume", row.options.on_resume) == "redrive"
         if is_wished and next(self._state.scan(rows.key_u32(rows.DEAD, row.number)), None) is not None:

@@ -34,7 +34,8 @@ from headwater.delivery.own_topics import ABOUT, own_topic
 from headwater.delivery.retained import retained_copies
 from headwater.delivery.rows import RowCommit, SubscriptionRow
 from headwater.delivery.start import Ends, Start, floor_for
-from headwater.delivery.subscriber import OnRetry, Subscriber
+from headwater.delivery.subscriber import Subscriber
+from headwater.delivery.timeouts import OnRetry
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, NotFound
 from headwater.log.items import Call
@@ -146,8 +147,8 @@ class Dispatcher:
     ) -> Subscriber:
         with self._lock:
             served = self._served.get(options.id)
-            if served is not None and served.retired is not None:
-                self._detach(served, served.retired, vanished=False)
+            if served is not None and served.consumers.retired is not None:
+                self._detach(served, served.consumers.retired, vanished=False)
             row = self.row(options.id)
             if row is None:
                 if resumes:
@@ -159,8 +160,8 @@ class Dispatcher:
             subscriber = self._served.get(options.id)
             if subscriber is None:
                 subscriber = self._served[options.id] = self._load(row)
-            subscriber.attach(consumer)
-            if subscriber.consumers == 1:
+            subscriber.consumers.attach(consumer)
+            if subscriber.consumers.count == 1:
                 self.listeners.add(options.filter, subscriber)
             self._note_use(subscriber)
             return subscriber
@@ -225,13 +226,13 @@ class Dispatcher:
         def work(subscriber: Subscriber) -> None:
             wanted, number = subscriber.options.filter, subscriber.number
             ends = {root.stream.number: root.stream.durable for root in self._roots.covered(wanted)}
-            if subscriber.has_rests:
-                subscriber.want_again(ends)
+            if subscriber.retained.rests:
+                subscriber.retained.want_again(ends)
                 return
             copies, rests = retained_copies(self._roots, wanted, ends, self._clock.now_us())
             if copies or rests:
                 changed = stored.copy_rows(number, copies) | stored.rest_rows(number, rests)
-                subscriber.add_copies(changed, copies, rests=rests)
+                subscriber.add_copies(changed, copies, rests)
 
         self._roots.commit.run(lambda: self.use(id, work))
 
@@ -247,7 +248,7 @@ class Dispatcher:
             return row
         options.check(self._config)
         served = self._served.get(name)
-        if served is not None and served.consumers:
+        if served is not None and served.consumers.count:
             raise Conflict(
                 f'subscription "{name}" is in use with other options; close its consumers first, or leave them out'
             )
@@ -301,8 +302,8 @@ class Dispatcher:
     def _let_go(self, subscriber: Subscriber) -> None:
         """Keep how far its floors rose past what does not match; nothing is lost if a crash forgets it."""
         if not self._is_read_only and self._commit.failed is None:
-            self._commit.write(subscriber.risen_floors())
-        self.at_rest.remember(subscriber.options.id, subscriber.resting())
+            self._commit.write(subscriber.progress.risen_floors())
+        self.at_rest.remember(subscriber.options.id, subscriber.progress.resting())
         subscriber.end()
 
     def detach(self, subscriber: Subscriber, consumer: object, *, vanished: bool = False) -> None:
@@ -313,15 +314,15 @@ class Dispatcher:
         """Nobody holds a consumer any more: it leaves, at the latest when another one comes."""
 
         def retire() -> None:
-            if not subscriber.retire(consumer):
+            if not subscriber.consumers.retire(consumer):
                 self._detach(subscriber, consumer, vanished=False)
 
         self._roots.commit.run(retire)
 
     def _detach(self, subscriber: Subscriber, consumer: object, vanished: bool) -> None:
         with self._lock:
-            subscriber.detach(consumer, vanished=vanished)
-            if subscriber.consumers == 0:
+            subscriber.consumers.detach(consumer, vanished=vanished)
+            if subscriber.consumers.count == 0:
                 self.listeners.remove(subscriber)
                 if self._served.get(subscriber.options.id) is subscriber:
                     self._note_use(subscriber)
@@ -358,9 +359,9 @@ class Dispatcher:
                 raise NotFound(f'there is no subscription "{id}"; bus.subscriptions() lists those that are')
             subscriber = self._served.get(id)
             if subscriber is not None:
-                if unless_used and subscriber.consumers:
+                if unless_used and subscriber.consumers.count:
                     raise Conflict(
-                        f'{subscriber.consumers} consumers take from subscription "{id}"; close them, or force it'
+                        f'{subscriber.consumers.count} consumers take from subscription "{id}"; close them, or force it'
                     )
                 del self._served[id]
                 self.listeners.remove(subscriber)
@@ -430,7 +431,7 @@ class Dispatcher:
             if after_s is None:
                 continue
             unused_s = (now_us - row.used_us) / SECOND_US
-            if served is not None and served.consumers:
+            if served is not None and served.consumers.count:
                 if unused_s > after_s / 4:
                     self._note_use(served)
             elif unused_s > after_s:
@@ -440,7 +441,7 @@ class Dispatcher:
     def _expire(self, row: SubscriptionRow) -> bool:
         """Delete one that is as it was found: nobody has come meanwhile."""
         name, served = row.options.id, self._served.get(row.options.id)
-        if self.row(name) != row or (served is not None and served.consumers):
+        if self.row(name) != row or (served is not None and served.consumers.count):
             return False
         self._delete(name, unless_used=True)
         self._on_event("expired", f'subscription "{name}" was unused for its expire_after_s and is gone')
@@ -459,7 +460,7 @@ class Dispatcher:
             if root_of_filter(row.options.filter) is not None:
                 only.append(row.options.id)
             dead = next(self._state.scan(rows.key_pair(rows.DEAD, row.number, number)), None)
-            if dead is not None or self.use(row.options.id, lambda one: one.holds(number, last)):
+            if dead is not None or self.use(row.options.id, lambda one: one.progress.holds(number, last)):
                 holding.append(row.options.id)
         return only, holding
 
@@ -491,9 +492,9 @@ class Dispatcher:
         def look(subscriber: Subscriber) -> SubscriptionInfo:
             if positions is not None:
                 subscriber.suppose(positions)
-            lag, in_flight, retrying, dead = subscriber.counts()
+            lag, in_flight, retrying, dead = subscriber.progress.counts()
             is_owner = not self._is_read_only
-            active, standing_by = subscriber.takers(CONSUMERS_TOLD)
+            active, standing_by = subscriber.consumers.told(CONSUMERS_TOLD)
             return SubscriptionInfo(
                 row.options.id,
                 row.options.filter,
@@ -502,9 +503,9 @@ class Dispatcher:
                 in_flight if is_owner else None,
                 retrying,
                 dead,
-                subscriber.consumers if is_owner else None,
+                subscriber.consumers.count if is_owner else None,
                 subscriber.row.paused,
-                subscriber.floors(),
+                subscriber.progress.floors(),
                 active,
                 standing_by,
             )
@@ -523,6 +524,6 @@ class Dispatcher:
         """Everybody who waits is told; floors that rose past what does not match are kept."""
         with self._lock:
             for name, subscriber in list(self._served.items()):
-                if subscriber.consumers and self._commit.failed is None:
+                if subscriber.consumers.count and self._commit.failed is None:
                     self._note_use(subscriber)
                 self._forget(name)

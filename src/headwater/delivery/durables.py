@@ -102,9 +102,9 @@ class Durables:
         self._check_writable()
 
         def work(subscriber: Subscriber) -> tuple[dict[str, int], dict[str, int]]:
-            before = subscriber.floors()
+            before = subscriber.progress.floors()
             self.move(subscriber, to)
-            return before, subscriber.floors()
+            return before, subscriber.progress.floors()
 
         before, after = self._dispatcher.use(id, work)
         self._audit.note("subscription-sought", id, {"floors": before}, {"to": to, "floors": after})

@@ -94,7 +94,7 @@ class Floors:
         def is_done(id: str, offset: int) -> bool:
             served = self._served.get(id)
             if served is not None:
-                return not served.undone(root.name, [offset])
+                return not served.progress.undone(root.name, [offset])
             return self._state.get(rows.key_message(rows.ACKED, numbers[id], stream.number, offset)) is not None
 
         needed = first_needed(root, needs, last, is_done, self._config, self._clock, check)
@@ -122,7 +122,7 @@ class Floors:
         """Where a subscription stands in a stream, as it is served or stored; None if it is gone."""
         served = self._served.get(row.options.id)
         if served is not None:
-            return served.floor(stream)
+            return served.progress.floor(stream)
         value = self._state.get(rows.key_pair(rows.FLOOR, row.number, stream))
         if value is not None:
             return int.from_bytes(value[:8], "big")
@@ -160,7 +160,7 @@ class Floors:
             if before >= floor:
                 continue
             if served is not None:
-                changed.update(served.pass_over(stream, before, floor))
+                changed.update(served.progress.pass_over(stream, before, floor))
             elif self._floor_of(row, stream) == before:
                 changed[rows.key_pair(rows.FLOOR, row.number, stream)] = floor.to_bytes(8, "big")
                 self._at_rest.raise_floor(name, stream, floor)

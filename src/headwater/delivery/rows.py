@@ -108,6 +108,12 @@ def copy_rows(number: int, copies: Mapping[int, Mapping[int, Waiting]]) -> Rows:
     }
 
 
+def copy_keys(copies: Mapping[int, Waiting]) -> list[bytes | str]:
+    """What order="key" goes by, for copies in the order of their offsets."""
+    found = (copies[offset] for offset in sorted(copies))
+    return [copy.topic if copy.key is None else copy.key for copy in found]
+
+
 def rest_rows(number: int, rests: Mapping[int, RetainedRest | None]) -> Rows:
     """Rows of what is left to be noted of each stream; None if nothing is."""
     return {

@@ -16,6 +16,9 @@ from headwater.delivery.lane import Lease
 from headwater.message import Message
 from headwater.store.batch import Batch
 
+NO_LIMIT = 1 << 62
+"""More bytes or messages than there are."""
+
 
 class Selection(msgspec.Struct, eq=False):
     """Messages that leave together."""

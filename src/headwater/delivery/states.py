@@ -13,8 +13,8 @@ import msgspec
 
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.lane import Failure, LaneId, MessageState
+from headwater.delivery.progress import Known
 from headwater.delivery.rows import DeadRow, RetainedRest, decode_waiting
-from headwater.delivery.subscriber import Known
 from headwater.errors import HeadwaterError
 from headwater.log.roots import Roots
 from headwater.message import StateInfo
@@ -39,7 +39,7 @@ class States:
 
     def each(self, id: str, after: int = 0) -> Iterator[StateInfo]:
         """The same one by one, without the first of them."""
-        number, known = self._dispatcher.use(id, lambda one: (one.number, one.known()))
+        number, known = self._dispatcher.use(id, lambda one: (one.number, one.progress.known()))
         known.sort(key=lambda one: (one.root, one.offset, one.lane))
         return (self._told(number, one) for one in known[after:])
 

@@ -1,7 +1,8 @@
 """The supply of a durable subscription: what there is to deliver, root by root, and its lag.
 
 It reads the streams on behalf of the state machine, from where that stands, and passes over what does not match, was
-purged or has outlived its ttl. No locks: whoever serves the subscription holds its own.
+purged or has outlived its ttl; `gaps` hear of what it finds lost. No locks: whoever serves the subscription holds its
+own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headwater.delivery.cursor import (
     estimate,
     places_in,
 )
+from headwater.delivery.gaps import Gaps
 from headwater.delivery.lane import LaneId, Moment
 from headwater.delivery.retained import RETAINED_BYTES, RETAINED_ROWS
 from headwater.delivery.rows import CopyRow, RetainedRef, SubscriptionRow, decode_waiting
@@ -60,7 +62,14 @@ class Supply:
     """What one subscription reads."""
 
     def __init__(
-        self, row: SubscriptionRow, machine: Subscription, roots: Roots, state: State, config: Config, clock: Clock
+        self,
+        row: SubscriptionRow,
+        machine: Subscription,
+        roots: Roots,
+        state: State,
+        config: Config,
+        clock: Clock,
+        gaps: Gaps,
     ) -> None:
         self._matcher = Matcher(row.options.filter)
         self._filter = row.options.filter
@@ -70,6 +79,7 @@ class Supply:
         self._state = state
         self._config = config
         self._clock = clock
+        self._gaps = gaps
         self._made = -1
         self._known: dict[int, Root] = {}
         self._ahead: dict[int, Ahead] = {}
@@ -124,11 +134,9 @@ class Supply:
 
     # Reading
 
-    def look(
-        self, stream: int, now: Moment, budget: Budget | None = None
-    ) -> Ahead | Hole | Literal[Unread.UNREAD] | None:
-        """A batch with something in it that was not handed out yet, or a hole before that; None at the end. With a
-        budget, `UNREAD` if there is more to look at than that allows."""
+    def look(self, stream: int, now: Moment, budget: Budget | None = None) -> Ahead | Literal[Unread.UNREAD] | None:
+        """A batch with something in it that was not handed out yet; None at the end, or if a gap before that has to be
+        told. With a budget, `UNREAD` if there is more to look at than that allows."""
         ahead = self._ahead[stream]
         if ahead.is_being_read:
             if budget is not None:
@@ -146,7 +154,11 @@ class Supply:
                 return UNREAD
             if found is None or isinstance(found, Hole):
                 self._skip_to(stream, ahead.cursor.position)
-                return found
+                if found is not None:
+                    self._gaps.meet(self._known[stream].name, found)
+                    if self._gaps.untold is None:
+                        continue
+                return None
             ahead.batch, ahead.places = found
             ahead.purges = ahead.cursor.root.purges
 
@@ -216,11 +228,11 @@ class Supply:
         if not ahead.places and self._skip_to(stream, position) and ahead.cursor.position < position:
             self.renew(stream)
 
-    def fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> tuple[dict[int, Message], list[Hole]]:
-        """Messages by their offsets, and holes that were met; those that are gone are missing in the answer."""
+    def fetch(self, lane: LaneId, offsets: list[int], now: Moment) -> dict[int, Message]:
+        """Messages by their offsets; those that are gone are missing in the answer."""
         stream, copies = lane
         if copies:
-            return self._fetch_copies(stream, offsets, now), []
+            return self._fetch_copies(stream, offsets, now)
         root = self._known[stream]
         found: dict[int, Message] = {}
         holes: list[Hole] = []
@@ -234,7 +246,9 @@ class Supply:
                 there = set(places_in(batch, self._matcher, offset, root.purges, now.wall_us))
                 places = [o - batch.first_offset for o in offsets if o - batch.first_offset in there]
                 found.update((m.offset, m) for m in _kept(batch, places))
-        return found, holes
+        for hole in holes:
+            self._gaps.meet(root.name, hole)
+        return found
 
     def read_retained(self, stream: int, after: str) -> Page:
         """Some of what a stream has retained, after a topic; this takes its time, and holds nobody up."""

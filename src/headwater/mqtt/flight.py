@@ -87,7 +87,7 @@ class Flight:
 
     def on_attached(self, pump: DurablePump) -> None:
         """A subscription is served: what was sent of it before, and is done with in it, does not come again."""
-        number, undone = pump.number, pump.durable.undone
+        number, undone = pump.number, pump.durable.progress.undone
 
         def is_done(place: Place) -> bool:
             return place[0] == number and place[2] > 0 and not undone(place[1], place[2:])

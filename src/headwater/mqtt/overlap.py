@@ -180,7 +180,7 @@ class Overlaps:
         """Leave messages to the subscription that brings them; what is done with there is done with here."""
         bringing = self._session.pumps.get(number)
         if isinstance(bringing, DurablePump):
-            undone = set(bringing.durable.undone(root, offsets))
+            undone = set(bringing.durable.progress.undone(root, offsets))
             done = [offset for offset in offsets if offset not in undone]
             if done:
                 pump.tell(served.Spare(root, done))
@@ -190,7 +190,7 @@ class Overlaps:
         _, root, offset = sent.place
         for number in sent.others:
             there = self._session.pumps.get(number)
-            is_done = isinstance(there, DurablePump) and not there.durable.undone(root, [offset])
+            is_done = isinstance(there, DurablePump) and not there.durable.progress.undone(root, [offset])
             if number in self._found and not is_done:
                 return number
         return None

@@ -47,15 +47,15 @@ class DurablePump(Pump):
         self._hand_max = hand_max
         self._leases: dict[int, tuple[Lease, set[int], list[int]]] = {}
         """By number: the hand-out, what of it the client still has, and all of it in ascending order."""
-        durable.set_waker(ticket, self.ring)
+        durable.waiters.set(ticket, self.ring)
 
     def _pump(self) -> None:
         if self.ticket.recalls:
             self._recall()
         room = min(self._credit_messages, self._hand_max, self.session.room)
-        if self.durable.consumers > 1:
+        if self.durable.consumers.count > 1:
             room = min(room, self.session.share_max)
-        if not (room > 0 and self._may_send) and not self.durable.is_ended:
+        if not (room > 0 and self._may_send) and not self.durable.books.is_ended:
             self.session.hold_back(self)
             return
         room_bytes = self._room_bytes
@@ -140,7 +140,7 @@ class DurablePump(Pump):
 
     def _note_done(self, done: list[tuple[Lease, list[int]]], beside: Rows | None, future: Future[object]) -> None:
         try:
-            self.durable.ack_leases(done, future, beside)
+            self.durable.settlement.ack_leases(done, future, beside)
         except BaseException as error:
             future.set_exception(error)
             return
@@ -149,15 +149,15 @@ class DurablePump(Pump):
             self.acked += len(offsets)
 
     def _spare(self, root: str, offsets: Sequence[int]) -> None:
-        for number, offset in self.durable.spare(root, offsets):
+        for number, offset in self.durable.settlement.spare(root, offsets):
             self._forget(number, (offset,))
 
     def _put_back(self, sent: Set[tuple[str, int]]) -> None:
         for lease, left, _ in tuple(self._leases.values()):
-            root = self.durable.root_of(lease)
+            root = self.durable.supply.name(lease.lane[0])
             unsent = [offset for offset in sorted(left) if (root, offset) not in sent]
             if unsent and not lease.lane[1]:
-                self.durable.put_back(lease, unsent)
+                self.durable.settlement.put_back(lease, unsent)
         self._recall()
 
     @property
@@ -172,27 +172,28 @@ class DurablePump(Pump):
                 offsets = entry[2]
                 taken = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
                 if taken:
-                    self.durable.begin(entry[0], taken)
+                    self.durable.timeouts.begin(entry[0], taken)
 
     def _fail(self, id: int, request: requests.Nack | requests.Reject | requests.Extend) -> None:
         ((lease, _),) = self._held(((request.lease, request.offset, request.offset),))
         future: Future[object] = Future()
         match request:
             case requests.Extend():
-                self.durable.extend_lease(lease, request.offset, request.seconds)
+                self.durable.settlement.extend(lease, request.offset, request.seconds)
                 future.set_result(None)
             case requests.Nack():
-                item = self.durable.note_nack(lease, request.offset, request.error, request.delay_s, future=future)
+                offset, error, delay_s = request.offset, request.error, request.delay_s
+                item = self.durable.settlement.note_nack(lease, offset, error, delay_s, future=future)
                 self.session.finish_rows(item, future)
             case requests.Reject():
-                item = self.durable.note_reject(lease, request.offset, request.error, future=future)
+                item = self.durable.settlement.note_reject(lease, request.offset, request.error, future=future)
                 self.session.finish_rows(item, future)
         if self.ticket.recalls:
             self._recall()  # before the answer: whoever has that takes nothing any more that was recalled
         self.session.answer_when(id, future)
 
     def leave(self) -> Callable[[], object] | None:
-        self.durable.set_waker(self.ticket, None)
+        self.durable.waiters.set(self.ticket, None)
         durable, ticket, vanished = self.durable, self.ticket, self.is_abandoned
         dispatcher = self.session.sessions.broker.core.dispatcher
         return lambda: dispatcher.detach(durable, ticket, vanished=vanished)

@@ -18,8 +18,8 @@ from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.cursor import Cursor, Matcher, estimate
 from headwater.delivery.dispatcher import Dispatcher
+from headwater.delivery.progress import Standing
 from headwater.delivery.rows import Resting, SubscriptionRow
-from headwater.delivery.subscriber import Standing
 from headwater.log.purges import Purges
 from headwater.log.root import Root
 from headwater.log.roots import Roots
@@ -173,7 +173,7 @@ class Lags:
         if served is None:
             return self._at_rest(row, self._dispatcher.at_rest.of(row), messages_max)
         self._counted.pop(row.options.id, None)
-        return served.standing(messages_max)
+        return served.progress.standing(messages_max)
 
     # Those that nobody takes from
 
