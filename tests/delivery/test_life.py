@@ -101,7 +101,7 @@ def test_what_times_out_is_recalled_or_redriven_is_told(bus: Any, clock: ManualC
 
 
 def test_it_says_what_was_in_retry_at_any_moment_and_why(bus: Any, clock: ManualClock) -> None:
-    sub = bus.subscribe("a/#", id="s", start="earliest", order="none", **STREAM)
+    sub = bus.subscribe("a/#", id="s", start="earliest", order="none", ack_timeout_s=0, **STREAM)
     bus.publish_many([("a/x", b"%d" % n) for n in range(4)])
     messages = sub.batch(4, WAIT_S)
     moments = []
