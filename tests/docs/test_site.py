@@ -53,6 +53,17 @@ def test_the_links_of_the_readme_and_the_changelog_lead_somewhere():
                 assert heading in anchors(REPO / path), f"{name} links to {path}#{heading}"
 
 
+def test_the_tests_that_guarantees_name_are_there():
+    named = re.findall(r"`(test_\w+)`", (REPO / "docs" / "guarantees" / "index.md").read_text(encoding="utf-8"))
+    folders = re.findall(
+        r"tests/[\w/]+(?:\.py)?", (REPO / "docs" / "guarantees" / "index.md").read_text(encoding="utf-8")
+    )
+    there = "\n".join(path.read_text(encoding="utf-8") for path in (REPO / "tests").rglob("test_*.py"))
+    assert len(named) > 15
+    assert [name for name in named if f"def {name}(" not in there] == []
+    assert [path for path in folders if not (REPO / path).exists()] == []
+
+
 def anchors(page: Path) -> set[str]:
     """What headings of a page are called in links."""
     titles = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))

@@ -1,0 +1,293 @@
+"""Somebody who reads a page and pastes each block of it, in a folder of their own.
+
+What is different from a reader's machine, and nothing else:
+
+| on the page | in the test |
+|---|---|
+| 7411, 7480, 1883 | the ports on which the page's server listens, which the system chose |
+| 8080, 9000, 9001 | free ports |
+| `mosquitto_pub`, `mosquitto_sub` | the same with `-p` and the server's port |
+| SECRET, TOKEN | the last ones that a command showed |
+| `headwater serve`; a command that says "Ctrl-C" behind it | goes on in a terminal of its own until the page ends |
+| Python that says "Ctrl-C" | gets it, when it has shown what the page says |
+| "var/… in Python | the same with the page's folder before it: Spark runs in another one |
+| HTTP and MQTT | are served where the page speaks of their ports |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from docs.pages import Block
+from docs.screen import Screen
+from headwater import settings, threads
+from headwater.errors import HeadwaterError
+
+PATIENCE_S = 60.0
+SERVED = {"7411": "url", "7480": "http", "1883": "mqtt"}
+FREE = ("8080", "9000", "9001")
+KEPT_OPEN = re.compile(r"^headwater serve\b|#.*Ctrl-C")
+CODE = re.compile(r"#.*\bexit code (\d+)")
+SHOWN_ONCE = {
+    "SECRET": re.compile(r"^secret: (\S+)", re.MULTILINE),
+    "TOKEN": re.compile(r"\b(hwt_\w+_[\w-]+)"),
+}
+
+
+class Terminal:
+    """A command that goes on while other blocks are run."""
+
+    def __init__(self, command: str, folder: Path, environment: dict[str, str], names: dict[str, str]) -> None:
+        self.command = command
+        self.screen = Screen(names)
+        self.errors = Screen()
+        self.process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._readers = [
+            threads.Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self.process.stdout, self.screen), (self.process.stderr, self.errors))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, source: Any, screen: Screen) -> None:
+        for line in source:
+            screen.write(line)
+
+    def end(self) -> None:
+        """As SIGTERM ends it; a server with all that it does at its end."""
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            for reader in self._readers:
+                reader.join()
+            for pipe in (self.process.stdout, self.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+class Reader:
+    """One page, from its first block to its last."""
+
+    def __init__(self, folder: Path, blocks: list[Block]) -> None:
+        self.folder = folder
+        self._page = "".join(block.text + (block.output or "") for block in blocks)
+        self._names: dict[str, str] = {}
+        self._secrets: dict[str, str] = {}
+        self._terminals: list[Terminal] = []
+        self._module: dict[str, Any] = {"__name__": "__main__"}
+
+    def run(self, block: Block) -> None:
+        """As the page says; an AssertionError says what was different."""
+        text = self._here(block.text, block.language)
+        if block.title:
+            path = self.folder / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif block.language == "python":
+            self._python(block, text)
+        elif block.language == "sh":
+            self._shell(block, text)
+        elif block.language == "toml":
+            self._settings(text)
+        elif block.language == "json":
+            for value in text.split("\n{"):
+                json.loads(value if value.startswith(("{", "[")) else "{" + value)
+
+    def _here(self, text: str, language: str = "") -> str:
+        """With ports of this machine and secrets of this page."""
+        for port in FREE:
+            if port in text and port not in self._names:
+                self._names[port] = str(free_port())
+        if "1883" in self._names:
+            text = re.sub(r"\bmosquitto_(pub|sub)\b", rf"mosquitto_\1 -p {self._names['1883']}", text)
+        for name, real in (self._names | self._secrets).items():
+            text = re.sub(rf"\b{name}\b", real, text)
+        if language == "python":
+            text = text.replace('"var/', f'"{self.folder}/var/')
+        return text
+
+    # Python
+
+    def _python(self, block: Block, text: str) -> None:
+        screen = Screen(self._names)
+        code = compile("\n" * block.line + text, block.place.rpartition(":")[0], "exec")
+        with contextlib.redirect_stdout(screen):
+            try:
+                if "Ctrl-C" in block.text:
+                    assert block.output, "a block that ends with Ctrl-C shows something"
+                    self._until(screen, block.output, code)
+                else:
+                    exec(code, self._module)
+            except HeadwaterError as error:
+                if block.output is None:
+                    raise
+                screen.write(f"{error}\n")
+        self._compare(block, screen)
+
+    def _until(self, screen: Screen, expected: str, code: Any) -> None:
+        """Run it until it has shown that, and then press Ctrl-C."""
+
+        def press() -> None:
+            screen.wait(expected, PATIENCE_S)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        finger = threads.Thread(target=press)
+        finger.start()
+        try:
+            exec(code, self._module)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            with contextlib.suppress(KeyboardInterrupt):
+                finger.join()
+            signal.signal(signal.SIGINT, before)
+
+    # Commands
+
+    def _shell(self, block: Block, text: str) -> None:
+        commands = list(_joined(text.splitlines()))
+        screen = Screen(self._names)
+        now: list[str] = []
+        for command in commands:
+            if KEPT_OPEN.search(command):
+                self._finish(block, now, screen)
+                now = []
+                self._keep_open(block, command)
+            else:
+                now.append(command)
+        self._finish(block, now, screen)
+        if not (self._terminals and block.output is not None and KEPT_OPEN.search(commands[-1])):
+            self._compare(block, screen)
+
+    def _finish(self, block: Block, commands: list[str], screen: Screen) -> None:
+        if not any(command.strip() for command in commands):
+            return
+        script = "\n".join(commands)
+        done = subprocess.run(
+            ["bash", "-e", "-c", script],
+            cwd=self.folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        code = CODE.search(block.text)
+        said = done.stdout + done.stderr
+        assert done.returncode == (int(code[1]) if code else 0), f"{block.place}: {script}\n{said}\n{self._said()}"
+        for name, secret in SHOWN_ONCE.items():
+            if found := secret.findall(done.stdout):
+                self._secrets[name] = found[-1]
+        screen.write(said if code else done.stdout)
+
+    def _keep_open(self, block: Block, command: str) -> None:
+        is_server = command.startswith("headwater serve")
+        environment = self._environment()
+        if is_server:
+            environment |= {f"HEADWATER_{which}PORT": "0" for which in ("", "HTTP_", "MQTT_")}
+        terminal = Terminal(command.partition("  #")[0], self.folder, environment, self._names)
+        self._terminals.append(terminal)
+        if is_server:
+            self._meet(block, terminal, environment)
+        if block.output is not None:
+            said = terminal.screen.wait(block.output, PATIENCE_S)
+            assert said, f"{block.place} shows\n{terminal.screen.text}\n{terminal.errors.text}"
+
+    def _meet(self, block: Block, server: Terminal, environment: dict[str, str]) -> None:
+        """Learn where it listens, as its page says on which ports it does."""
+        lines = {
+            "": "headwater is ready at …",
+            "HTTP": "…\nthe dashboard and the API are at …",
+            "MQTT": "…\nMQTT clients connect at …",
+        }
+        for which, line in lines.items():
+            if not which or environment[f"HEADWATER_{which}"] == "true":
+                ready = server.screen.wait(line, PATIENCE_S)
+                assert ready, f"{block.place}: {server.screen.text}\n{server.errors.text}"
+        for owner in self.folder.rglob("owner.json"):
+            said = json.loads(owner.read_text())
+            if said["pid"] != server.process.pid:
+                continue
+            for port, name in SERVED.items():
+                for url in [said[name]] if isinstance(said[name], str) else said[name][:1]:
+                    if url:
+                        self._names[port] = url.rpartition(":")[2]
+
+    def _environment(self) -> dict[str, str]:
+        mine = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWATER_", "PYTEST_"))}
+        return mine | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "160",
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+            "HEADWATER_HTTP": "true" if "7480" in self._page else "false",
+            "HEADWATER_MQTT": "true" if re.search("1883|mosquitto", self._page) else "false",
+        }
+
+    def _said(self) -> str:
+        return "\n".join(f"{one.command}\n{one.screen.text}{one.errors.text}" for one in self._terminals)
+
+    # What is shown
+
+    def _compare(self, block: Block, screen: Screen) -> None:
+        if block.output is not None:
+            assert screen.says(block.output), f"{block.place} shows\n{screen.text}"
+
+    def _settings(self, text: str) -> None:
+        tomllib.loads(text)
+        path = self.folder / "page.toml"
+        path.write_text(text, encoding="utf-8")
+        settings.load(path=str(path))
+
+    def close(self) -> None:
+        """Whatever the page left open."""
+        for value in reversed(list(self._module.values())):
+            close = getattr(value, "close", None)
+            if callable(close) and type(value).__module__.startswith("headwater"):
+                with contextlib.suppress(HeadwaterError):
+                    close()
+        for terminal in reversed(self._terminals):
+            terminal.end()
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """Commands, each with the lines that it goes on in."""
+    command = ""
+    for line in lines:
+        command += line
+        if line.endswith("\\"):
+            command += "\n"
+        else:
+            yield command
+            command = ""
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,80 @@
+"""Every block of README.md and docs/ does what its page says, as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.pages import ELSEWHERE, READ, REPO, RUN, Block, blocks, pages
+from docs.reader import Reader
+from docs.screen import Screen
+
+NOT_RUN_MAX = 60
+"""How many blocks no test runs, at most. Fewer is better."""
+
+LOOKS_RUN = re.compile(r"\$ |(?:headwater|curl|pip|podman|docker|mosquitto_\w+|python\d?|make) [a-z-]|import |bus\b")
+
+PAGES = {page: blocks(page) for page in pages()}
+
+
+def marks(found: list[Block]) -> list[pytest.MarkDecorator]:
+    """Pages with Spark go where its session is."""
+    return [pytest.mark.xdist_group("spark")] if any("spark.read" in block.text for block in found) else []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=str(page.relative_to(REPO)), marks=marks(found))
+        for page, found in PAGES.items()
+        if any(block.language in RUN | READ and not block.not_run for block in found)
+    ],
+)
+def test_what_a_page_says_is_so(page: Path, tmp_path: Path, monkeypatch, request):
+    if marks(PAGES[page]):
+        request.getfixturevalue("spark")
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(tmp_path, PAGES[page])
+    try:
+        for block in PAGES[page]:
+            if not block.not_run:
+                reader.run(block)
+    finally:
+        reader.close()
+
+
+def test_every_block_says_what_it_is():
+    for found in PAGES.values():
+        for block in found:
+            assert block.language in RUN | READ | ELSEWHERE or block.title or block.not_run, (
+                f"{block.place}: say what the block is, behind its backquotes (tests/docs/pages.py has the words)"
+            )
+            looks_run = LOOKS_RUN.match(block.text) and block.language in {"", "text"} and not block.title
+            assert not looks_run or block.not_run, f"{block.place}: these are commands; call them so"
+
+
+def test_what_is_not_run_says_why_and_is_little(record_property):
+    left_out = [f"{block.place}: {block.not_run}" for found in PAGES.values() for block in found if block.not_run]
+    record_property("not run", left_out)
+    assert len(left_out) <= NOT_RUN_MAX, "\n".join(left_out)
+
+
+@pytest.mark.parametrize(
+    ("page", "shown", "is_right"),
+    [
+        ("a 1", "a 1\n", True),
+        ("a 1", "a 2\n", False),
+        ("a …", "a 2\n", True),
+        ("a\n…\nc", "a\nb\nb\nc\n", True),
+        ("a\n…\nc", "a\nb\n", False),
+        ("at 2026-01-31T12:00:00Z it", "at 2027-10-01T02:03:04.567Z it", True),
+        ("at 2026-01-31T12:00:00Z it", "at noon it", False),
+        ("a", "a\nb", False),
+    ],
+)
+def test_output_is_compared(page, shown, is_right):
+    screen = Screen()
+    screen.write(shown)
+    assert screen.says(page) is is_right
