@@ -20,7 +20,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -131,39 +130,21 @@ class Reader:
     # Python
 
     def _python(self, block: Block, text: str) -> None:
-        screen = Screen(self._names)
-        code = compile("\n" * block.line + text, block.place.rpartition(":")[0], "exec")
+        is_endless = "Ctrl-C" in block.text
+        assert block.output or not is_endless, f"{block.place}: a block that ends with Ctrl-C shows something"
+        screen = Screen(self._names, block.output if is_endless else None)
+        code = compile("\n" * block.line + text, block.place.rpartition(":")[0], "exec", dont_inherit=True)
         with contextlib.redirect_stdout(screen):
             try:
-                if "Ctrl-C" in block.text:
-                    assert block.output, "a block that ends with Ctrl-C shows something"
-                    self._until(screen, block.output, code)
-                else:
-                    exec(code, self._module)
+                exec(code, self._module)
+            except KeyboardInterrupt:
+                if not is_endless:
+                    raise
             except HeadwaterError as error:
                 if block.output is None:
                     raise
                 screen.write(f"{error}\n")
         self._compare(block, screen)
-
-    def _until(self, screen: Screen, expected: str, code: Any) -> None:
-        """Run it until it has shown that, and then press Ctrl-C."""
-
-        def press() -> None:
-            screen.wait(expected, PATIENCE_S)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        finger = threads.Thread(target=press)
-        finger.start()
-        try:
-            exec(code, self._module)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            with contextlib.suppress(KeyboardInterrupt):
-                finger.join()
-            signal.signal(signal.SIGINT, before)
 
     # Commands
 

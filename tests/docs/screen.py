@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import signal
 from collections.abc import Mapping
+from threading import main_thread
 
 from headwater import threads
 
@@ -32,8 +35,11 @@ def _part(text: str) -> str:
 class Screen(io.TextIOBase):
     """What is printed goes here; another thread waits for what it should be."""
 
-    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, names: Mapping[str, str] | None = None, until: str | None = None) -> None:
+        """Ctrl-C is pressed when it has shown what `until` says: at the print that completes it, so that nothing else
+        is cut off in its midst."""
         self._shown = ""
+        self._until = until
         self._names = {} if names is None else names  # which may come to know more
         self._changed = threads.Condition()
 
@@ -41,6 +47,11 @@ class Screen(io.TextIOBase):
         with self._changed:
             self._shown += text
             self._changed.notify_all()
+        if self._until is not None and self.says(self._until, is_whole=False):
+            self._until = None
+            if threads.current_thread() is main_thread():
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)  # a worker's: the main thread runs them, and hears of signals
         return len(text)
 
     @property
