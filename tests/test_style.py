@@ -21,7 +21,9 @@ import pytest
 REPO = Path(__file__).resolve().parents[1]
 SOURCE = REPO / "src" / "headwater"
 
-DISK_DOOR = ("store/files.py", "store/memory_files.py")
+DISK_DOOR = tuple(
+    f"store/{name}.py" for name in ("files", "disk_file", "disk_cells", "permissions", "unix_socket", "memory_files")
+)
 STATE_DOOR = ("store/rocks.py", "store/rocksdb.py")
 TIME_DOOR = ("clock.py",)
 THREAD_DOOR = ("threads.py",)

@@ -18,7 +18,8 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Part
 from headwater.store.batch import checksum
 from headwater.store.body import encode_body
-from headwater.store.files import DiskFile, DiskFiles, File
+from headwater.store.disk_file import DiskFile
+from headwater.store.files import DiskFiles, File
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind, pack
 from server.harness import Running

@@ -32,7 +32,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import Literal, TypeVar
 
-from headwater.store.files import CELL_BYTES, Cells, File, Files, Lock, owned, parent, sync_error, write_whole
+from headwater.store.disk_cells import CELL_BYTES
+from headwater.store.files import Cells, File, Files, Lock, owned, parent, sync_error, write_whole
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096

@@ -19,6 +19,7 @@ import pytest
 from faults.faulty_files import FaultyFiles
 from headwater.errors import Owned
 from headwater.store import files as door
+from headwater.store.disk_file import IOV_MAX, DiskFile
 from headwater.store.files import DiskFiles, Files
 from headwater.store.memory_files import MemoryFiles
 
@@ -98,7 +99,7 @@ def test_a_read_at_the_end_is_short(place: Place) -> None:
 
 
 def test_more_buffers_than_the_kernel_takes_at_once_are_all_written(place: Place) -> None:
-    buffers = [b"%05d" % number for number in range(3 * door.IOV_MAX + 7)]
+    buffers = [b"%05d" % number for number in range(3 * IOV_MAX + 7)]
     file = place.files.open(place.path("log"), create=True)
     file.pwritev(buffers, 3)
     assert file.pread(1 << 20, 3) == b"".join(buffers)
@@ -468,16 +469,16 @@ def test_missing_cells_are_not_created_by_a_reader(place: Place) -> None:
 def test_a_thread_that_grows_cells_does_not_wipe_out_what_another_set_meanwhile(
     disk: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = door.DiskFile.pwritev
+    real = DiskFile.pwritev
     is_growing, has_set = threading.Event(), threading.Event()
 
-    def slow(file: door.DiskFile, buffers: Sequence[bytes], position: int) -> None:
+    def slow(file: DiskFile, buffers: Sequence[bytes], position: int) -> None:
         if not is_growing.is_set():
             is_growing.set()
             has_set.wait(0.2)
         real(file, buffers, position)
 
-    monkeypatch.setattr(door.DiskFile, "pwritev", slow)
+    monkeypatch.setattr(DiskFile, "pwritev", slow)
     cells = disk.files.cells(disk.path("watermarks"))
     first = threading.Thread(target=lambda: cells.set(0, 1))
     first.start()
@@ -542,7 +543,7 @@ def test_short_writes_of_many_buffers_are_continued(disk: Place, monkeypatch: py
     real = os.pwritev
 
     def short(descriptor: int, buffers: Sequence[bytes], position: int) -> int:
-        assert len(buffers) <= door.IOV_MAX
+        assert len(buffers) <= IOV_MAX
         return real(descriptor, [b"".join(buffers)[:1001]], position)
 
     monkeypatch.setattr(os, "pwritev", short)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import Malformed
-from headwater.store.files import DiskFiles, within_reach
+from headwater.store import unix_socket
+from headwater.store.files import DiskFiles
 from headwater.store.owner import ADDRESS, Owner, leave, owner_of, socket_of, withdraw
+from headwater.store.unix_socket import within_reach
 
 FILES = DiskFiles()
 
@@ -81,7 +83,7 @@ def deep(tmp_path: Path) -> Path:
 def test_a_socket_in_a_folder_with_a_long_path_is_made_and_reached(tmp_path: Path):
     path = socket_of(str(deep(tmp_path)))
     before = len(os.listdir("/proc/self/fd"))
-    with FILES.make_socket(path) as door, socket.socket(socket.AF_UNIX) as caller, within_reach(path) as near:
+    with unix_socket.make(path) as door, socket.socket(socket.AF_UNIX) as caller, within_reach(path) as near:
         door.listen()
         caller.connect(near)
     assert len(os.listdir("/proc/self/fd")) == before
@@ -91,7 +93,7 @@ def test_a_socket_is_for_its_user_alone_before_anybody_can_come(tmp_path: Path):
     path = socket_of(str(tmp_path))
     before = os.umask(0)
     try:
-        with FILES.make_socket(path), socket.socket(socket.AF_UNIX) as caller:
+        with unix_socket.make(path), socket.socket(socket.AF_UNIX) as caller:
             assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
             with pytest.raises(ConnectionRefusedError):  # nobody listens yet
                 caller.connect(path)
@@ -101,8 +103,8 @@ def test_a_socket_is_for_its_user_alone_before_anybody_can_come(tmp_path: Path):
 
 def test_a_socket_that_a_killed_server_left_is_replaced(tmp_path: Path):
     path = socket_of(str(tmp_path))
-    FILES.make_socket(path).close()
-    FILES.make_socket(path).close()
+    unix_socket.make(path).close()
+    unix_socket.make(path).close()
 
 
 @pytest.mark.parametrize("is_link", [False, True])
@@ -114,5 +116,5 @@ def test_what_is_no_socket_is_left_where_it_is(tmp_path: Path, is_link: bool):
     else:
         path.write_text("x")
     with pytest.raises(Malformed, match="no socket"):
-        FILES.make_socket(str(path))
+        unix_socket.make(str(path))
     assert victim.read_text() == "x"

@@ -15,7 +15,8 @@ import pytest
 from headwater.errors import Damaged, Failed, Unwritable
 from headwater.store import chain, rocks, wal
 from headwater.store import state as rows
-from headwater.store.files import DiskFile, DiskFiles, File
+from headwater.store.disk_file import DiskFile
+from headwater.store.files import DiskFiles, File
 from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.rocksdb import open_rocks, scan_rocks
 from headwater.store.state_marks import Marks

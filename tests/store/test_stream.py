@@ -23,8 +23,9 @@ from headwater.errors import Failed, ReadOnly
 from headwater.store import indexes
 from headwater.store.batch import Batch, Seed, checksum
 from headwater.store.body import encode_body
+from headwater.store.disk_file import DiskFile
 from headwater.store.file_pool import FilePool
-from headwater.store.files import DiskFile, DiskFiles, Files
+from headwater.store.files import DiskFiles, Files
 from headwater.store.indexes import LOADED_MAX
 from headwater.store.log import Hole, Write
 from headwater.store.segment import ENTRY_BYTES, whole_batches

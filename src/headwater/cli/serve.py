@@ -90,7 +90,7 @@ def serve(
     if json:
         raise Malformed("--json is about --print-config; for logs as JSON use --log-json")
     from headwater.serving.process import run
-    from headwater.store.files import close_by_default
+    from headwater.store.permissions import close_by_default
 
     close_by_default()
     raise typer.Exit(run(loaded, lambda url: _announce(url, loaded.process.log_json)))

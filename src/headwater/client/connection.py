@@ -360,7 +360,7 @@ async def _open(address: Address, settings: Connecting) -> Connection:
 
     try:
         if address.is_unix:
-            from headwater.store.files import within_reach
+            from headwater.store.unix_socket import within_reach
 
             with within_reach(address.path) as near:
                 _, connection = await loop.create_unix_connection(make, near)

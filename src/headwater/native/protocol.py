@@ -8,7 +8,7 @@ from headwater.native.connection import NativeConnection
 from headwater.native.greeting import Greeter
 from headwater.native.session import NativeSession
 from headwater.server.extension import Extension
-from headwater.store.files import DiskFiles
+from headwater.store import unix_socket
 
 if TYPE_CHECKING:
     from headwater.server.server import Server
@@ -47,4 +47,4 @@ class NativeProtocol(Extension):
 
     def _remove_socket(self) -> None:
         if self.server.serving.unix_path:
-            DiskFiles().remove_socket(self.server.serving.unix_path)
+            unix_socket.remove(self.server.serving.unix_path)

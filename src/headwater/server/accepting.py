@@ -18,7 +18,7 @@ from typing import Protocol
 
 from headwater.server.log import Log
 from headwater.server.network import network_of
-from headwater.store.files import within_reach
+from headwater.store.unix_socket import within_reach
 
 BACKLOG = 4096
 """Connections that the system holds until they are accepted."""

@@ -10,7 +10,7 @@ import msgspec
 
 from headwater.server.log import Log
 from headwater.settings import Loaded
-from headwater.store.files import raise_open_files_limit
+from headwater.store.descriptors import raise_open_files_limit
 
 OTHERS = 512
 """For the state, listening sockets, channels, the process that serves HTTP, and what is open for a moment."""

@@ -43,7 +43,7 @@ from headwater.server.watch.pulse import Pulse
 from headwater.server.watch.recurring import Recurring
 from headwater.server.watch.sys_topics import Telling
 from headwater.settings import Loaded, given
-from headwater.store.files import DiskFiles
+from headwater.store import unix_socket
 
 WORKERS = 8
 """Threads for what blocks: subscribing, listing, purging."""
@@ -163,7 +163,7 @@ class Server:
     async def open_door(self, make: Callable[[], Connection], path: str) -> asyncio.Server:
         """A Unix socket for processes of this user, who are let in however many others there are; whoever opens it
         closes it."""
-        made = DiskFiles().make_socket(path)
+        made = unix_socket.make(path)
         try:
             return await self.loop.create_unix_server(make, sock=made, backlog=accepting.BACKLOG)
         except BaseException:

@@ -17,6 +17,7 @@ from headwater.native.protocol import NativeProtocol
 from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.server.tls import own_authority
+from headwater.store import unix_socket
 from headwater.store.files import DiskFiles
 from headwater.store.owner import Owner, leave, socket_of, withdraw
 
@@ -67,6 +68,6 @@ class Whereabouts:
         self._socket = None
         try:
             withdraw(self._files, self._folder)
-            self._files.remove_socket(socket_of(self._folder))
+            unix_socket.remove(socket_of(self._folder))
         except (OSError, HeadwaterError) as error:
             log.warning("owner-address-left", reason=error)

@@ -19,7 +19,8 @@ from typing import TypeVar
 from headwater import threads
 from headwater.errors import Closed, TooManyFiles
 from headwater.store.batch import Batch
-from headwater.store.files import File, Files, open_files_limit
+from headwater.store.descriptors import open_files_limit
+from headwater.store.files import File, Files
 
 R = TypeVar("R")
 

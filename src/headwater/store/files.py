@@ -16,46 +16,23 @@ from __future__ import annotations
 import builtins
 import errno
 import fcntl
-import mmap
 import os
-import resource
-import socket
-import stat
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 from headwater import threads
-from headwater.errors import Malformed, Owned, ReadOnly, TooManyFiles
+from headwater.errors import Owned
+from headwater.store.descriptors import opening
+from headwater.store.disk_cells import DiskCells
+from headwater.store.disk_file import DiskFile, sync_to_medium
+from headwater.store.permissions import FOLDER_MODE, FOLDER_MODE_ABOVE, OTHERS, OTHERS_WRITE, close
 
-IOV_MAX = 1024
-"""Buffers that the kernel takes in one call."""
-PIECE_BYTES = 7 << 18
-"""What one call writes of several buffers, at most. For 2 MB and more at once Linux takes its page cache from whole
-huge pages, which are often not in use yet: a virtual machine is then given each of them first, and the call takes tens
-of milliseconds."""
 COPY_BYTES = 1 << 20
 """Bytes that are copied at a time where a hard link is not to be had."""
-CELL_BYTES = 8
 SYNCS_AT_ONCE_MAX = 8
 """Threads that sync many files; twice as many were hardly faster, one alone took twice as long."""
 
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
-"""What is stored is for the user that runs this process, and for nobody else."""
-FOLDER_MODE_ABOVE = 0o755
-"""Of folders above it that are made on the way."""
-OTHERS = 0o077
-OTHERS_WRITE = 0o022
-
-SOCKET_PATH_BYTES_MAX = 100
-"""Of a Unix socket: what every system takes, with some to spare."""
-DESCRIPTORS = "/proc/self/fd"
-"""Where what this process has open is found by its number."""
-
-CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.EINVAL}
 CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 
 
@@ -195,178 +172,6 @@ def owned(path: str, pid: int | None) -> Owned:
     return Owned(f'"{parent(path)}" is owned by {owner}; close it there, or open it here with read_only=True')
 
 
-@contextmanager
-def within_reach(path: str) -> Iterator[str]:
-    """A Unix socket's path as the system takes it: a long one leads through its folder, held open meanwhile."""
-    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX or not os.path.isdir(DESCRIPTORS):
-        yield path
-        return
-    with opening():
-        folder = os.open(parent(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"{DESCRIPTORS}/{folder}/{os.path.basename(path)}"
-    finally:
-        os.close(folder)
-
-
-def refusal(path: str, error: OSError) -> ReadOnly:
-    """What to tell somebody who may not write to a folder."""
-    if error.errno == errno.EROFS:
-        return ReadOnly(
-            f'"{path}" is on a disk that is mounted to be read only; have it mounted to be written, or copy the folder '
-            "elsewhere, also to look at it"
-        )
-    return ReadOnly(
-        f'"{path}" may not be read and written by this user; do this as the user whose folder it is, or give it away'
-    )
-
-
-def check_writable(path: str) -> None:
-    """ReadOnly (503) if nothing can be written in a folder: also those who only read it need that, for RocksDB."""
-    if os.path.isdir(path) and not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        is_mounted_so = os.statvfs(path).f_flag & os.ST_RDONLY
-        raise refusal(path, OSError(errno.EROFS if is_mounted_so else errno.EACCES, ""))
-
-
-def open_files_limit() -> int:
-    """How many files this process may have open, sockets included."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
-
-
-def raise_open_files_limit(wanted: int) -> int:
-    """Let this process have so many files open, or as many as it may; answers how many that are.
-
-    For a process that is ours: in another's, code that uses `select` may fail once there are more than 1,024.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-        except (OSError, ValueError):  # some systems allow less than they say
-            pass
-    return open_files_limit()
-
-
-@contextmanager
-def opening() -> Iterator[None]:
-    """What is done in here takes a descriptor: TooManyFiles (503) if there is none to be had."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENFILE:
-            raise TooManyFiles(
-                "the machine may open no more files (fs.file-max); nothing has changed: try again"
-            ) from None
-        if error.errno == errno.EMFILE:
-            raise TooManyFiles(
-                f"this process may open no more than {open_files_limit()} files; nothing has changed: try again, "
-                "and raise the limit (ulimit -n, LimitNOFILE=)"
-            ) from None
-        raise
-
-
-class DiskFile:
-    """A file descriptor."""
-
-    __slots__ = ("descriptor",)
-
-    def __init__(self, path: str, flags: int) -> None:
-        with opening():
-            self.descriptor = os.open(path, flags, FILE_MODE)
-
-    def pread(self, length: int, position: int) -> bytes:
-        data = os.pread(self.descriptor, length, position)
-        if len(data) == length or not data:
-            return data
-        parts = [data]
-        missing = length - len(data)
-        while missing and (data := os.pread(self.descriptor, missing, position + length - missing)):
-            parts.append(data)
-            missing -= len(data)
-        return b"".join(parts)
-
-    def pwritev(self, buffers: Sequence[bytes | memoryview], position: int) -> None:
-        length = sum(map(len, buffers))
-        if (length > PIECE_BYTES and len(buffers) > 1) or len(buffers) > IOV_MAX:
-            pieces = length // PIECE_BYTES + 1
-            each = min(-(-len(buffers) // pieces), IOV_MAX)
-            for first in range(0, len(buffers), each):
-                piece = buffers[first : first + each]
-                self.pwritev(piece, position)
-                position += sum(map(len, piece))
-            return
-        written = os.pwritev(self.descriptor, buffers, position) if length else 0
-        if written != length:
-            self._write_rest(buffers, position, written)
-
-    def _write_rest(self, buffers: Sequence[bytes | memoryview], position: int, written: int) -> None:
-        rest = [memoryview(buffer) for buffer in buffers]
-        first = 0
-        while True:
-            position += written
-            while first < len(rest) and written >= len(rest[first]):
-                written -= len(rest[first])
-                first += 1
-            if first == len(rest):
-                return
-            rest[first] = rest[first][written:]
-            written = os.pwritev(self.descriptor, rest[first : first + IOV_MAX], position)
-            if not written:
-                raise OSError(errno.EIO, "the file takes no more bytes")
-
-    def datasync(self) -> None:
-        if sys.platform == "darwin":
-            sync_to_medium(self.descriptor)
-        else:
-            os.fdatasync(self.descriptor)
-
-    def size(self) -> int:
-        return os.fstat(self.descriptor).st_size
-
-    def allocate(self, position: int, length: int) -> None:
-        if sys.platform == "darwin":
-            return
-        try:
-            os.posix_fallocate(self.descriptor, position, length)
-        except OSError as error:
-            if error.errno not in CANNOT_ALLOCATE:
-                raise
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self.descriptor, size)
-
-    def let_go(self, position: int, length: int) -> None:
-        if sys.platform != "darwin":
-            os.posix_fadvise(self.descriptor, position, length, os.POSIX_FADV_DONTNEED)
-
-    def close(self) -> None:
-        # Forgotten first: the number may be another file's a moment later.
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        # A reader in another thread may be the last to hold a file that the pool let go of.
-        if getattr(self, "descriptor", -1) >= 0:
-            self.close()
-
-
-def sync_to_medium(descriptor: int) -> None:
-    """Sync data and metadata, through the drive's cache."""
-    if sys.platform == "darwin":
-        # fsync stops at the drive's cache here; not every volume knows how to go on from there.
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-        except OSError as error:
-            if error.errno not in {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}:
-                raise
-        else:
-            return
-    os.fsync(descriptor)
-
-
 def sync_error(file: File) -> OSError | None:
     """Sync a file's data; answers what went wrong."""
     try:
@@ -401,95 +206,6 @@ class DiskLock:
         if self._file.descriptor >= 0 and self._pid == os.getpid():
             fcntl.flock(self._file.descriptor, fcntl.LOCK_UN)
         self._file.close()
-
-
-class DiskCells:
-    """A mapped file, shared with whoever maps it too.
-
-    A cell is in the machine's own byte order, so that it is loaded and stored in one move, and is written nowhere but
-    on the machine that reads it. When the file grows it is mapped anew; the old mapping stays until the last thread
-    that uses it is done, and shows the same memory.
-    """
-
-    _map: mmap.mmap | None
-    _cells: memoryview[int]
-
-    def __init__(self, path: str, *, write: bool) -> None:
-        self._file = DiskFile(path, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY)
-        self._access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-        self._growing = threads.Lock()
-        self._map_file()
-
-    def get(self, index: int) -> int:
-        cells = self._cells
-        if index >= len(cells):
-            with self._growing:
-                cells = self._map_file()
-            if index >= len(cells):
-                return 0
-        return cells[index]
-
-    def set(self, index: int, value: int) -> None:
-        cells = self._cells
-        if index >= len(cells):
-            with self._growing:
-                cells = self._grow(index)
-        cells[index] = value
-
-    def sync(self) -> None:
-        if self._map is not None:
-            self._map.flush()
-
-    def close(self) -> None:
-        self._cells.release()
-        self._map = None
-        self._file.close()
-
-    def _grow(self, index: int) -> memoryview[int]:
-        old = self._file.size()
-        new = -(-(index + 1) * CELL_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
-        # Written rather than left as a hole: a store into a hole of a full disk is a SIGBUS, a write is an OSError.
-        self._file.pwritev([bytes(max(0, new - old))], old)
-        return self._map_file()
-
-    def _map_file(self) -> memoryview[int]:
-        length = self._file.size() // CELL_BYTES * CELL_BYTES
-        if length:
-            with opening():  # it has a descriptor of its own
-                self._map = mmap.mmap(self._file.descriptor, length, access=self._access)
-            self._cells = memoryview(self._map).cast("Q")
-        else:
-            self._map, self._cells = None, memoryview(b"").cast("Q")
-        return self._cells
-
-
-def _close(path: str) -> bool:
-    """Let nobody but its owner have a file or folder; False if that is not this user."""
-    try:
-        # No link is followed: whoever could write here may have put one that leads elsewhere.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        return error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO)
-    try:
-        found = os.fstat(descriptor)
-        if not found.st_mode & OTHERS:
-            return True
-        if found.st_uid != os.geteuid():
-            return False
-        os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~OTHERS)
-    except OSError:  # some file systems know no modes
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def close_by_default() -> None:
-    """Have files that others make for this process, as RocksDB does, be readable by its user alone. For a process that
-    is ours: what another's leaves to its umask is not ours to decide."""
-    os.umask(OTHERS)
 
 
 def open_nowhere() -> int:
@@ -547,35 +263,11 @@ class DiskFiles:
         """A new folder among the system's temporary ones that only this user may enter."""
         return tempfile.mkdtemp(prefix=prefix)
 
-    def make_socket(self, path: str) -> socket.socket:
-        """A Unix socket in place of one that an earlier process left, which nobody but this user reaches: who tries
-        before it is listened on is refused, whatever its mode."""
-        self.remove_socket(path)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with within_reach(path) as near:
-                made.bind(near)
-                os.chmod(near, FILE_MODE)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
     def is_of_this_user(self, path: str) -> bool:
         """Whether a folder is such that nobody but this user, or who may do anything, can have put there what is in it;
         whoever may do anything takes the word of a folder's user."""
         found = os.stat(path)
         return os.geteuid() in (found.st_uid, 0) and not found.st_mode & OTHERS_WRITE
-
-    def remove_socket(self, path: str) -> None:
-        """Remove a Unix socket that an earlier process left; whatever else has that name is refused."""
-        try:
-            mode = os.stat(path, follow_symlinks=False).st_mode
-        except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(mode):
-            raise Malformed(f'"{path}" is a file and no socket; choose another path for the Unix socket')
-        self.remove(path)
 
     def remove_tree(self, path: str) -> None:
         try:
@@ -628,8 +320,8 @@ class DiskFiles:
         left = []
         with opening():
             for folder, folders, names in os.walk(path):
-                left += [inner for name in (*folders, *names) if not _close(inner := os.path.join(folder, name))]
-        if not _close(os.path.realpath(path)):  # last: once it is closed, so is all that is in it
+                left += [inner for name in (*folders, *names) if not close(inner := os.path.join(folder, name))]
+        if not close(os.path.realpath(path)):  # last: once it is closed, so is all that is in it
             left.append(path)
         return left
 

@@ -15,9 +15,10 @@ import msgspec
 
 from headwater.errors import DiskFull, Malformed, NewerFormat, NotFound
 from headwater.store.batch import Seed, checksum, seed_of
-from headwater.store.files import Files, refusal
+from headwater.store.files import Files
 from headwater.store.keys import KEY
 from headwater.store.manifest import MANIFEST, list_found
+from headwater.store.permissions import refusal
 from headwater.store.seed import secret_with, seed_within
 
 FORMAT = 3

@@ -11,7 +11,8 @@ import errno
 import os
 from collections.abc import Sequence
 
-from headwater.store.files import CELL_BYTES, Cells, File, Lock, owned, sync_error
+from headwater.store.disk_cells import CELL_BYTES
+from headwater.store.files import Cells, File, Lock, owned, sync_error
 
 FREE_BYTES = 1 << 62
 

@@ -19,7 +19,8 @@ from itertools import count
 from typing import NamedTuple
 
 from headwater.errors import TooManyFiles
-from headwater.store.files import CELL_BYTES, Cells, Files
+from headwater.store.disk_cells import CELL_BYTES
+from headwater.store.files import Cells, Files
 
 NAME = "hand-outs"
 """Of the file, in the data folder."""

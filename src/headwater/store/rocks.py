@@ -19,7 +19,8 @@ from headwater.errors import Damaged, Failed, Unwritable
 from headwater.store import chain
 from headwater.store import state as rows
 from headwater.store.chain import OF_BITS, Link
-from headwater.store.files import DiskFiles, Files, check_writable
+from headwater.store.files import DiskFiles, Files
+from headwater.store.permissions import check_writable
 from headwater.store.rocksdb import ADVICE, check_files, checkpoint, open_rocks, open_secondary, scan_rocks, unreadable
 from headwater.store.state import Rows
 from headwater.store.state_marks import Known, Marks

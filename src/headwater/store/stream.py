@@ -19,8 +19,8 @@ from headwater.config import Config
 from headwater.errors import Failed, ReadOnly, TooManyFiles
 from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, seal_header, stored_body
 from headwater.store.body import held_bytes
+from headwater.store.disk_file import PIECE_BYTES as AT_ONCE_BYTES
 from headwater.store.file_pool import FilePool
-from headwater.store.files import PIECE_BYTES as AT_ONCE_BYTES
 from headwater.store.files import Files
 from headwater.store.indexes import Indexes
 from headwater.store.log import REMOVED, Hole, Share, Write, untold
