@@ -70,7 +70,7 @@ class Committer:
         """Commit a group, whatever comes of it: one batch per call and root, single messages of a root together.
         Answers those that are to come again once roots of them are made."""
         now_us, begun_us = self._clock.read()
-        self.since_us = self._share.last_us = begun_us
+        self.since_us = begun_us
         group = CommitGroup(now_us, begun_us)
         checkpoints, done = self._checkpoints, items
         try:
@@ -79,6 +79,7 @@ class Committer:
                 for root, singles in group.singles.items():
                     group.gather(root, singles)
                 if group.places:
+                    self._share.note([root.name for root in group.places], begun_us)
                     self._append(group)
                     self._apply(group)
             except HeadwaterError as error:

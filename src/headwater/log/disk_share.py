@@ -1,13 +1,13 @@
 """What a large group has of the disk, while others commit: half of the time.
 
 It goes to disk in pieces, each of which is synced, so that no sync of theirs has to wait for all of it; and after each
-piece the disk is left to them for as long as that took, so that most of theirs find it free. Where nobody has committed
-for a while it has the disk's whole speed.
+piece the disk is left to them for as long as that took, so that most of theirs find it free. Where nothing of another
+root was committed for a while it has the disk's whole speed: what comes to its own root has to wait for it anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headwater import threads
 from headwater.clock import Clock
@@ -24,16 +24,29 @@ class DiskShare:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pause = threads.Condition()
-        self.last_us = -SHARED_US
-        """When a group, large ones apart, last began to be committed."""
+        self._root = ""
+        """Of the latest group, large ones apart;"""
+        self._root_us = -SHARED_US
+        """when that began to be committed,"""
+        self._others_us = -SHARED_US
+        """and when the latest of another root did."""
 
-    def is_shared(self) -> bool:
-        """Whether others use it; from any thread."""
-        return self._clock.monotonic_us() - self.last_us < SHARED_US
+    def note(self, roots: Iterable[str], begun_us: int) -> None:
+        """A group of these roots is committed, and is no large one; by the thread that commits."""
+        for root in roots:
+            if root != self._root:
+                self._root, self._others_us = root, self._root_us
+            self._root_us = begun_us
 
-    def give_way(self, sync: Callable[[], None]) -> None:
-        """Between two pieces: if others use it, sync what was written, and leave it to them for as long."""
-        if not self.is_shared():
+    def is_shared(self, root: str) -> bool:
+        """Whether others use it besides those who wait for this root; from any thread."""
+        latest_us = self._others_us if root == self._root else self._root_us
+        return self._clock.monotonic_us() - latest_us < SHARED_US
+
+    def give_way(self, root: str, sync: Callable[[], None]) -> None:
+        """Between two pieces of what this root is brought: if others use the disk, sync what was written, and leave it
+        to them for as long."""
+        if not self.is_shared(root):
             return
         begun_us = self._clock.monotonic_us()
         sync()

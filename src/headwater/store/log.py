@@ -129,10 +129,10 @@ class Stream(Protocol):
 class Share(Protocol):
     """Of the disk, for what is appended while others are."""
 
-    def is_shared(self) -> bool:
-        """Whether others use it; from any thread."""
+    def is_shared(self, root: str) -> bool:
+        """Whether others use it besides those who wait for this root; from any thread."""
 
-    def give_way(self, sync: Callable[[], None]) -> None:
+    def give_way(self, root: str, sync: Callable[[], None]) -> None:
         """Between two pieces of what is written: let others have theirs, after a sync of what was written."""
 
 

@@ -197,10 +197,10 @@ class DiskStream:
 
     def _write_pieces(self, path: str, buffers: Sequence[bytes], position: int, share: Share) -> None:
         is_written = False
-        at_once = min(PIECE_BYTES, self._config.bulk_bytes_min) if share.is_shared() else AT_ONCE_BYTES
+        at_once = min(PIECE_BYTES, self._config.bulk_bytes_min) if share.is_shared(self.root) else AT_ONCE_BYTES
         for piece in pieces(buffers, at_once):
             if is_written:
-                share.give_way(self.sync)
+                share.give_way(self.root, self.sync)
             self.pool.write(path, piece, position)
             position += sum(map(len, piece))
             is_written = True
