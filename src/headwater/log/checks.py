@@ -158,7 +158,8 @@ class Checks:
             [headers] * count if headers else None,
             [expires_us] * count if expires_us else None,
         )
-        if count > 1 and part.weight > config.batch_bytes_max:
+        # A batch is seldom large, and is measured only then.
+        if count > 1 and count * (longest + MESSAGE_WEIGHT) > config.batch_bytes_max < part.weight:
             raise TooLarge("these are more than go into one batch; publish them one by one")
         return part if self.standing is None else self.standing.noted(part)
 

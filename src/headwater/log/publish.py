@@ -29,6 +29,7 @@ class Part(msgspec.Struct, eq=False, gc=False):
     root: str
     topics: Sequence[str]
     payloads: Sequence[bytes]
+    """One for each topic; none where there are several and a body has them."""
     positions: Sequence[int]
     retain: Sequence[bool] | None = None
     keys: Sequence[bytes | None] | None = None
@@ -112,6 +113,8 @@ class Part(msgspec.Struct, eq=False, gc=False):
             expiries=self.expiries,
         )
         self.crc = checksum(body)
+        if len(self.payloads) > 1 and self.retain is None:  # else it is yet to be measured what they retain
+            self.payloads = ()  # the body has them: until it is on disk, they are not to be in memory twice
 
 
 class Publish(Item):
