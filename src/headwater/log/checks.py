@@ -135,16 +135,22 @@ class Checks:
         key: bytes | None = None,
         headers: Headers = (),
         expires_us: int = 0,
+        *,
+        names: Sequence[str] = (),
+        longest_bytes: int = 0,
     ) -> Part:
         """Messages that came one by one for one root, alike but for topic and payload; they go as one batch. Whether
-        they fit is noted in it, for whoever knows that their client may publish them."""
+        they fit is noted in it, for whoever knows that their client may publish them. Who has read them may know their
+        topics, each at least once, and that none is longer than so many bytes."""
         known = self._seen.get(root)
-        if known is None or not known.issuperset(topics):
+        if known is None or not known.issuperset(names or topics):
             self._root_by_topic(topics)
         config, count = self._config, len(topics)
-        longest = max(map(len, payloads))
-        if longest > config.message_bytes_max:
-            raise self._too_large(longest)
+        longest = longest_bytes
+        if not 0 < longest <= config.message_bytes_max:
+            longest = max(map(len, payloads))
+            if longest > config.message_bytes_max:
+                raise self._too_large(longest)
         if key is not None or headers:
             self._key(key or b"")
             self._headers(headers)
@@ -157,6 +163,7 @@ class Checks:
             [key] * count if key is not None else None,
             [headers] * count if headers else None,
             [expires_us] * count if expires_us else None,
+            few=names or None,
         )
         # A batch is seldom large, and is measured only then.
         if count > 1 and count * (longest + MESSAGE_WEIGHT) > config.batch_bytes_max < part.weight:

@@ -44,7 +44,7 @@ class Part(msgspec.Struct, eq=False, gc=False):
     retained: dict[str, int] | None = None
     """How many bytes its topics retain after it, once somebody has asked."""
     few: Sequence[str] | None = None
-    """Its topics, each once, if there are so many messages that somebody has looked."""
+    """Its topics, each at least once, if somebody has noted them."""
     misfit: HeadwaterError | None = None
     """Why it is refused by a schema: told to nobody who may not publish it."""
 
@@ -61,7 +61,7 @@ class Part(msgspec.Struct, eq=False, gc=False):
 
     @property
     def names(self) -> Sequence[str]:
-        """Its topics, each once where that is seen at a glance."""
+        """Its topics, each at least once; no more than that where it is seen at a glance."""
         if self.few is not None:
             return self.few
         # What a body says of its messages' topics was read when this was made.

@@ -166,13 +166,15 @@ class Run(msgspec.Struct, frozen=True):
     data: bytes = b""
     """The packets as they came, where they may go out as they are: with QoS 0, and without the retain flag."""
     longest_bytes: int = 0
-    """The length of the longest of these."""
+    """No packet of it is longer."""
     places: list[int] = []
     """Of a part with a QoS: where its messages stood in the whole."""
+    names: list[str] = []
+    """Its topics, each at least once, as they were met one after another; empty where nobody has noted them."""
 
     def by_root(self) -> dict[str, Run]:
         """The messages of each root, which become one batch; the order within a root is kept."""
-        roots = {topic: root_of(topic) for topic in set(self.topics)}
+        roots = {topic: root_of(topic) for topic in set(self.names or self.topics)}
         first = roots[self.topics[0]]
         if len(roots) == 1 or all(root == first for root in roots.values()):
             return {first: self}
@@ -181,7 +183,7 @@ class Run(msgspec.Struct, frozen=True):
             root = roots[topic]
             run = found.get(root)
             if run is None:
-                run = found[root] = Run(self.qos, self.retain, self.dup, [], [], [], places=[])
+                run = found[root] = Run(self.qos, self.retain, self.dup, [], [], [], b"", self.longest_bytes, [])
             run.topics.append(topic)
             run.payloads.append(self.payloads[place])
             if self.qos:
@@ -199,7 +201,9 @@ class Run(msgspec.Struct, frozen=True):
             self.topics[:count],
             self.payloads[:count],
             self.packet_ids[:count],
-            places=self.places[:count],
+            b"",
+            self.longest_bytes,
+            self.places[:count],
         )
 
     def publishes(self) -> list[Publish]:

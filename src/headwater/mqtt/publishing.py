@@ -33,12 +33,14 @@ FLAGS = (QUIET, 0, ONCE)
 
 
 class Options(NamedTuple):
-    """How messages are published, besides their QoS."""
+    """How messages are published, besides what their packets begin with."""
 
-    retain: bool = False
     headers: Headers = ()
     key: bytes | None = None
     expires_us: int = 0
+
+
+PLAIN = Options()
 
 
 class Publishing:
@@ -77,9 +79,9 @@ class Publishing:
                 if not part.topics:
                     connection.settle((numbers, ()))
                     continue
-            which = numbers, part.places if len(parts) > 1 and numbers is not NOBODY else None
-            came = Publishes.received(part.data, len(part.topics), part.longest_bytes) if part.data else None
-            self._publish(connection, root, part.topics, part.payloads, part.qos, which, Options(part.retain), came)
+            self._publish(
+                connection, root, part, (numbers, part.places if len(parts) > 1 and numbers is not NOBODY else None)
+            )
 
     def take(self, connection: MqttConnection, packet: Publish) -> None:
         """One packet, with whatever properties."""
@@ -98,11 +100,9 @@ class Publishing:
         if packet.qos:
             kind, receiving = (Kind.PUBACK, None) if packet.qos == 1 else (Kind.PUBREC, self.receiving)
             numbers = connection.expect(kind, (packet.packet_id,), receiving)
-        options = Options(packet.retain, headers, key, expires_us)
-        topics, payloads = (topic,), (packet.payload,)
-        self._publish(
-            connection, root_of(topic), topics, payloads, packet.qos, (numbers, None), options, sequence=sequence
-        )
+        run = Run(packet.qos, packet.retain, packet.dup, [topic], [packet.payload], [])
+        options = Options(headers, key, expires_us)
+        self._publish(connection, root_of(topic), run, (numbers, None), options, sequence)
 
     def _may_be_answered(self, topic: str) -> bool:
         row = self._session.row
@@ -133,60 +133,57 @@ class Publishing:
         self,
         connection: MqttConnection,
         root: str,
-        topics: Sequence[str],
-        payloads: Sequence[bytes],
-        qos: int,
+        run: Run,
         which: Which,
-        options: Options,
-        came: Publishes | None = None,
+        options: Options = PLAIN,
         sequence: int | None = None,
     ) -> None:
-        """Messages of one root, alike but for topic and payload; with the packets that they came in, if those may go
-        out as they are."""
+        """Messages of one root; their packets go out as they are, if they may."""
         session = self._session
         try:
-            part = self._part(root, topics, payloads, options)
-            if came is not None and len(topics) > 1:
+            part = self._part(root, run, options)
+            if run.data and len(run.topics) > 1:
                 part.time_us = session.sessions.broker.clock.now_us()
                 part.decode()
+                came = Publishes.received(run.data, len(run.topics), run.longest_bytes)
                 session.mqtt.deliveries.came(part.body or b"", connection.version, came)
             producer = self.receiving.producer if sequence is not None else None
-            session.sessions.entry.take(connection, which, part, FLAGS[qos], producer, sequence or 0)
+            session.sessions.entry.take(connection, which, part, FLAGS[run.qos], producer, sequence or 0)
         except HeadwaterError as error:
-            if len(topics) == 1:
+            if len(run.topics) == 1:
                 session.sessions.counts.refuse(error.code)
                 connection.settle(which, error)
             else:
-                self._publish_singly(connection, root, topics, payloads, qos, which, options)
+                self._publish_singly(connection, root, run, which, options)
 
-    def _part(self, root: str, topics: Sequence[str], payloads: Sequence[bytes], options: Options) -> Part:
+    def _part(self, root: str, run: Run, options: Options) -> Part:
         """Messages that the client may publish; raises why it may not."""
         session = self._session
-        sessions, row, headers = session.sessions, session.row, options.headers
+        sessions, row = session.sessions, session.row
+        headers, key, expires_us = options
         tag = session.tag
-        if options.retain and not tag and len(headers) < sessions.broker.core.config.headers_max:
+        if run.retain and not tag and len(headers) < sessions.broker.core.config.headers_max:
             tag = (session.mark,)  # whose it is may matter to a subscription of later
         if tag:
             headers = (*headers, *tag)
         part = sessions.entry.checks.singles(
-            root, topics, payloads, options.retain, options.key, headers, options.expires_us
+            root,
+            run.topics,
+            run.payloads,
+            run.retain,
+            key,
+            headers,
+            expires_us,
+            names=run.names,
+            longest_bytes=run.longest_bytes,
         )
         sessions.broker.check_publish(row.user, row.id, part)
         return part
 
-    def _publish_singly(
-        self,
-        connection: MqttConnection,
-        root: str,
-        topics: Sequence[str],
-        payloads: Sequence[bytes],
-        qos: int,
-        which: Which,
-        options: Options,
-    ) -> None:
+    def _publish_singly(self, connection: MqttConnection, root: str, run: Run, which: Which, options: Options) -> None:
         """Messages of a run that cannot all be published: each by itself, up to one that ends the connection."""
         numbers, places = which
-        count = len(topics)
+        count = len(run.topics)
         if numbers is not NOBODY:
             numbers.left += count - 1
         for at in range(count):
@@ -195,7 +192,8 @@ class Publishing:
                 connection.settle((numbers, ()))
                 return
             place = at if places is None else places[at]
-            self._publish(connection, root, (topics[at],), (payloads[at],), qos, (numbers, (place,)), options)
+            one = Run(run.qos, run.retain, run.dup, [run.topics[at]], [run.payloads[at]], [])
+            self._publish(connection, root, one, (numbers, (place,)), options)
 
     def release(self, connection: MqttConnection, packet_ids: Sequence[int]) -> None:
         """The client is done with messages of QoS 2: their numbers may stand for others."""

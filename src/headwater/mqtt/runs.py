@@ -55,6 +55,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
     is_v5 = version == V5
     between = (2 if qos else 0) + (1 if is_v5 else 0)
     topics: list[str] = []
+    names: list[str] = []
     payloads: list[bytes] = []
     numbers: list[int] = []
     head, topic = b"", ""
@@ -93,6 +94,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
             topic = _topics.get(raw) or _good_topic(raw)
             if not topic:
                 break
+            names.append(topic)
             head = data[at : at + head_bytes]
             longest = max(longest, size)
         if at + size > end or (is_v5 and data[at + body_at - 1]):
@@ -107,7 +109,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
         at += size
     if topics:
         came = data[begin:at] if first == PUBLISH_FIRST else b""
-        found.append(Run(qos, bool(first & 1), bool(first & 8), topics, payloads, numbers, came, longest))
+        found.append(Run(qos, bool(first & 1), bool(first & 8), topics, payloads, numbers, came, longest, [], names))
     return at
 
 
