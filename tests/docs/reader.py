@@ -10,6 +10,7 @@ What is different from a reader's machine, and nothing else:
 | SECRET, TOKEN | the last ones that a command showed |
 | `headwater serve`; a command that says "Ctrl-C" behind it | goes on in a terminal of its own until the page ends |
 | Python that says "Ctrl-C" | gets it, when it has shown what the page says |
+| examples/ | the repository's |
 | "var/… in Python | the same with the page's folder before it: Spark runs in another one |
 | HTTP and MQTT | are served where the page speaks of their ports |
 """
@@ -28,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from docs.pages import Block
+from docs.pages import REPO, Block
 from docs.screen import Screen
 from headwater import settings, threads
 from headwater.errors import HeadwaterError
@@ -91,6 +92,7 @@ class Reader:
 
     def __init__(self, folder: Path, blocks: list[Block]) -> None:
         self.folder = folder
+        (folder / "examples").symlink_to(REPO / "examples")
         self._page = "".join(block.text + (block.output or "") for block in blocks)
         self._names: dict[str, str] = {}
         self._secrets: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""docs/reference/mqtt.md lists the normative statements of both specifications; each names tests that there are."""
+"""docs/contribute/mqtt-conformance.md lists the statements of both specifications; each names tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "reference" / "mqtt.md"
+PAGE = TESTS.parent / "docs" / "contribute" / "mqtt-conformance.md"
 ROW = re.compile(r"^\| \[(?P<statement>MQTT-\d+\.\d+\.\d+-\d+)\] \| (?P<what>[^|]+) \| (?P<tests>[^|]+) \|$")
 TEST = re.compile(r"`(?P<file>[a-z_/]+\.py)::(?P<name>test_\w+)`")
 
