@@ -2,7 +2,8 @@
 
 A server of ours and a nats-server run on loopback; who answers is a process of its own, and so is who asks, one
 question at a time. Rounds of both take turns. Told are the medians of a question until its answer, and the ratio: with
-asyncio and with threads over a connection, and inside one process, all beside nats-py, which has asyncio alone.
+asyncio and with threads over a connection, and inside one process, all beside nats-py, which has asyncio alone. Those
+of asyncio run in its own loop and in uvloop, which clients for threads have where it is installed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+import uvloop
 
 import headwater
 import headwater.aio
@@ -66,7 +68,9 @@ def answer_threads(url: str) -> None:
 
 ANSWERING: dict[str, Callable[[str], object]] = {
     "nats": lambda url: asyncio.run(answer_nats(url)),
+    "nats-uvloop": lambda url: uvloop.run(answer_nats(url)),
     "asyncio": lambda url: asyncio.run(answer_asyncio(url)),
+    "uvloop": lambda url: uvloop.run(answer_asyncio(url)),
     "threads": answer_threads,
 }
 
@@ -165,7 +169,9 @@ def main() -> None:
         count, ours = given.requests, urls["headwater"]
         ways: dict[str, tuple[str, str, Callable[[], list[float]]]] = {
             "nats-py, asyncio": ("nats", urls["nats"], lambda: asyncio.run(ask_nats(urls["nats"], count))),
+            "nats-py, uvloop": ("nats-uvloop", urls["nats"], lambda: uvloop.run(ask_nats(urls["nats"], count))),
             "headwater, asyncio": ("asyncio", ours, lambda: asyncio.run(ask_asyncio(ours, count))),
+            "headwater, uvloop": ("uvloop", ours, lambda: uvloop.run(ask_asyncio(ours, count))),
             "headwater, threads": ("threads", ours, lambda: ask_threads(ours, count)),
             "headwater, embedded": ("", "", lambda: ask_inside(f"{folder}/inside", count)),
         }
@@ -174,10 +180,11 @@ def main() -> None:
             for title, (kind, url, ask) in ways.items():
                 with answering(kind, url) if kind else ExitStack():
                     medians[title].append(statistics.median(ask()))
-    (theirs, *_) = (statistics.median(found) for found in medians.values())
+    asyncios, uvloops, *_ = (statistics.median(found) for found in medians.values())
     for title, found in medians.items():
         took = statistics.median(found)
-        goal = "" if title.startswith("nats") else f"  {took / theirs:.2f}x (goal: {GOAL})"
+        beside = f"  {took / asyncios:.2f}x, {took / uvloops:.2f}x with uvloop (goal: {GOAL})"
+        goal = "" if title.startswith("nats") else beside
         print(f"{title:22s} p50 {took * 1e6:6.0f} µs{goal}")
 
 
