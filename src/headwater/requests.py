@@ -27,6 +27,11 @@ carried: ContextVar[Callable[[], Headers] | None] = ContextVar("carried", defaul
 """Gives more headers for answers, while a message is processed that is traced."""
 
 
+DRAWN = 64
+"""Correlation ids that are drawn at once."""
+ID_BYTES = 8
+
+
 class Replies:
     """Listens on the bus's reply topic for those who wait for an answer."""
 
@@ -39,17 +44,24 @@ class Replies:
         self._waiting: dict[str, Any] = {}
         """By correlation id: a future, of threads or of asyncio."""
         self._lock = threads.Lock()
+        self._fresh: list[str] = []
+        """Correlation ids that nobody has had."""
         self.is_listening = False
 
     def expect(self, answer: Any, *, is_durable: bool = False) -> Headers:
         """Headers of a request, whose answer will complete a future."""
-        correlation = secrets.token_hex(8)
         with self._lock:
+            correlation = (self._fresh or self._draw()).pop()
             if len(self._waiting) >= self._waiting_max:
                 raise QuotaExceeded(f"{len(self._waiting)} requests wait for answers, as many as requests_max allows")
             self._waiting[correlation] = answer
         pairs = ((REPLY_TO, self.topic), (CORRELATION, correlation))
         return pairs if is_durable else (*pairs, (REPLY_BY, SEND))
+
+    def _draw(self) -> list[str]:
+        drawn, length = secrets.token_hex(ID_BYTES * DRAWN), 2 * ID_BYTES
+        self._fresh = [drawn[at : at + length] for at in range(0, len(drawn), length)]
+        return self._fresh
 
     def forget(self, headers: Headers) -> None:
         """Nobody waits for this answer any more."""
@@ -79,7 +91,7 @@ class Replies:
 
     def answer(self, message: Message) -> None:
         """An answer has arrived; one that nobody waits for is passed over."""
-        self._settle(dict(message.headers).get(CORRELATION, ""), message, None)
+        self._settle(dict(message.header_pairs).get(CORRELATION, ""), message, None)
 
     def refuse(self, headers: Headers, error: BaseException) -> None:
         """There will be no answer to the request with these headers."""
@@ -114,7 +126,7 @@ def pairs_of(headers: Mapping[str, str] | Any) -> Headers:
 def answer_headers(message: Message) -> tuple[str, Headers, bool]:
     """Where the answer to a request goes, the headers that it carries, and whether it is sent: else it is stored
     first."""
-    asked = dict(message.headers)
+    asked = dict(message.header_pairs)
     correlation, topic = asked.get(CORRELATION), asked[REPLY_TO]
     is_sent = asked.get(REPLY_BY) == SEND and topic.startswith(f"{REPLY_ROOT}/")
     more = carried.get()

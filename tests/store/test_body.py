@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwater.message import Headers, Message
 from headwater.store import body as module
-from headwater.store.body import COLUMNS, EXPIRIES, HEADERS, KEYS, RETAIN, Body, encode_body
+from headwater.store.body import COLUMNS, EXPIRIES, HEADERS, KEYS, RETAIN, Body, encode_body, encode_one
 
 TIME_US = 1_700_000_000_000_001
 REFUSED = (ValueError, struct.error)
@@ -289,6 +289,15 @@ def test_a_message_with_headers_is_read_at_a_glance_as_it_is_with_all_care(one: 
 
     if struct.unpack_from("<III", raw) == (1, 1, HEADERS):
         assert outcome(at_a_glance) == outcome(careful)
+
+
+@given(TEXT, st.binary(max_size=40), st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4))
+def test_a_message_with_headers_is_encoded_by_itself_as_with_others(
+    topic: str, payload: bytes, pairs: list[tuple[str, str]]
+) -> None:
+    encoded = encode_one(topic, payload, TIME_US, tuple(pairs))
+    assert encoded == encode([Given(topic, payload, headers=tuple(pairs))])
+    assert encoded == encode_one(topic, payload, TIME_US, tuple(pairs)), "now that it is remembered"
 
 
 def outcome(read: Callable[[], tuple[object, ...]]) -> object:

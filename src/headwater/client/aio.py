@@ -85,9 +85,10 @@ class _Verbs:
         await self._client.tell(feed, message, make)
 
     async def reply(self, message: Any, payload: Payload) -> Receipt:
-        item, said = self._client.reply_to(message, payload)
-        if said is None:
-            return cast(Receipt, await self._client.publish(item))
+        answer = self._client.reply_to(message, payload)
+        if isinstance(answer, Publish):
+            return cast(Receipt, await self._client.publish(answer))
+        item, said = answer
         await self._client.send(item)
         return said
 
@@ -349,8 +350,8 @@ class Bus(Operations, WorkingBus):
             pairs = await client.ask_durably(topic, payload, headers, answer)
         else:
             question = client.question(topic, payload, headers, answer)
-            pairs = question.pairs
-            await client.ask(question)
+            pairs = question.asks
+            await client.send(question)
         try:
             return await answered(answer, topic, self.config.request_timeout_s if timeout_s is None else timeout_s)
         finally:

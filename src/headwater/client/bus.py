@@ -25,7 +25,7 @@ from headwater.client.client import Client
 from headwater.client.kept import KeptSession
 from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
-from headwater.client.publisher import Call, Question, Single
+from headwater.client.publisher import Call, Encoded, Single
 from headwater.client.readers import Consumer, Live, Reading, Verbs
 from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
@@ -246,7 +246,7 @@ class Bus(Served, surface.Threaded):
         self._check_open()
         client = self._client
         if options or type(payload) is not bytes:
-            item: Single | Publish = client.prepare_quiet(topic, payload, **options)
+            item: Single | Encoded = client.prepare_quiet(topic, payload, **options)
         else:
             client.link.check_open()
             root = client.checks.plain(topic, payload)
@@ -264,7 +264,7 @@ class Bus(Served, surface.Threaded):
             future.set_result(Receipts((), ()))
         return future
 
-    def _send_now(self, item: Publish | Question) -> None:
+    def _send_now(self, item: Encoded) -> None:
         """Send what nobody waits for in this thread, or in the loop if something else is to be sent before."""
         publisher = self._client.publisher
         if not publisher.send_now(item):
@@ -372,7 +372,7 @@ class Bus(Served, surface.Threaded):
             return self._wait(client.ask_durably(topic, payload, headers, answer)), answer
         question = client.question(topic, payload, headers, answer)
         self._send_now(question)
-        return question.pairs, answer
+        return question.asks, answer
 
     def forget_request(self, headers: Headers) -> None:
         self._client.replies.forget(headers)

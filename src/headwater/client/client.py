@@ -21,7 +21,7 @@ from headwater.client.clock import ServedClock
 from headwater.client.feed import Feed, Verbs
 from headwater.client.kept import KeptSession
 from headwater.client.link import Link, LinkState
-from headwater.client.publisher import Call, Publisher, Question
+from headwater.client.publisher import Call, Encoded, Publisher
 from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
@@ -36,6 +36,7 @@ from headwater.message import Envelope, Headers, Message, Receipt
 from headwater.payload import Payload, encoded
 from headwater.requests import REPLY_ROOT, Replies, answer_headers, pairs_of
 from headwater.store.batch import checksum
+from headwater.store.body import encode_one
 from headwater.surface import GivenHeaders, like
 from headwater.topics.name import check_filter
 from headwater.wire import requests as wire
@@ -262,17 +263,29 @@ class Client:
         return Receipt(request.topic, 0, answer.time_us)
 
     @like(surface.Bus.send)
-    def prepare_quiet(self, topic: str, payload: Payload, **options: Any) -> Publish:
+    def prepare_quiet(self, topic: str, payload: Payload, **options: Any) -> Encoded:
         """A checked and encoded message that nobody waits for; from any thread."""
         self.link.check_open()
         item = self.checks.one(topic, payload, **options)
-        item.parts[0].encode(self.clock.now_us())
-        return item
+        part = item.parts[0]
+        part.encode(self.clock.now_us())
+        assert part.body is not None
+        return Encoded(part.root, part.body, item.weight)
 
-    async def send(self, item: Publish) -> None:
-        """Have a message sent that nobody waits for."""
-        await self._take_share(item.weight)
-        self.publisher.submit_here(item)
+    def _prepare_with(self, topic: str, payload: Payload, headers: Headers) -> Encoded:
+        """The same of one with headers that are ours, and known to be right."""
+        if type(payload) is not bytes or not headers:
+            return self.prepare_quiet(topic, payload, headers=headers)
+        self.link.check_open()
+        root = self.checks.plain(topic, payload)
+        body = encode_one(topic, payload, self.clock.now_us(), headers)
+        return Encoded(root, body, len(body))
+
+    async def send(self, item: Encoded) -> None:
+        """Have a message sent that nobody waits for, a question, say."""
+        if not self.publisher.send_here(item):
+            await self._take_share(item.weight)
+            self.publisher.submit_here(item)
 
     async def publish(self, item: Publish) -> Any:
         """A receipt, or receipts, once it is on disk."""
@@ -597,20 +610,19 @@ class Client:
         """Whether answers would come."""
         return self._reply_feed is not None
 
-    def question(self, topic: str, payload: Payload, headers: GivenHeaders, answer: Any) -> Question:
+    def question(self, topic: str, payload: Payload, headers: GivenHeaders, answer: Any) -> Encoded:
         """A checked and encoded question, whose answer will complete a future; from any thread."""
         pairs = self.replies.expect(answer)
         try:
-            item = self.prepare_quiet(topic, payload, headers=(*pairs_of(headers), *pairs))
+            if headers:
+                item = self.prepare_quiet(topic, payload, headers=(*pairs_of(headers), *pairs))
+            else:
+                item = self._prepare_with(topic, payload, pairs)
         except BaseException:
             self.replies.forget(pairs)
             raise
-        return Question(item.parts[0], item.weight, pairs)
-
-    async def ask(self, question: Question) -> None:
-        """Have a question sent."""
-        await self._take_share(question.weight)
-        self.publisher.submit_here(question)
+        item.asks = pairs
+        return item
 
     async def ask_durably(self, topic: str, payload: Payload, headers: GivenHeaders, answer: Any) -> Headers:
         """Store a question, whose answer will complete a future; those of its headers by which that is found."""
@@ -624,14 +636,15 @@ class Client:
             raise
         return pairs
 
-    def reply_to(self, message: Message, payload: Payload) -> tuple[Publish, Receipt | None]:
-        """The answer to a request, ready to be published; or to be sent, with what is to be said of that."""
+    def reply_to(self, message: Message, payload: Payload) -> tuple[Encoded, Receipt] | Publish:
+        """The answer to a request, ready to be sent, with what is to be said of that; or to be published."""
         topic, headers, is_sent = answer_headers(message)
         if is_sent:
-            return self.prepare_quiet(topic, payload, headers=headers), Receipt(topic, 0, self.clock.now_us())
+            prepare = self._prepare_with if len(headers) == 1 else self.prepare_quiet  # one: its correlation id
+            return prepare(topic, payload, headers=headers), Receipt(topic, 0, self.clock.now_us())
         item = self.prepare(topic, payload, headers=headers)
         assert isinstance(item, Publish)
-        return item, None
+        return item
 
 
 def _with(request: wire.Subscribe, **changes: Any) -> wire.Subscribe:

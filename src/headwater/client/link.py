@@ -327,10 +327,12 @@ class Link:
         """A number for the next frame that is answered; from any thread."""
         return FIRST_ID + next(self._numbers) % IDS
 
-    def send(self, pieces: Sequence[bytes]) -> None:
-        """Send a frame, if there is a connection."""
-        if self._connection is not None:
-            self._connection.send(pieces)
+    def send(self, pieces: Sequence[bytes]) -> bool:
+        """Send a frame, if there is a connection: whether there is."""
+        if self._connection is None:
+            return False
+        self._connection.send(pieces)
+        return True
 
     def send_now(self, pieces: Sequence[bytes]) -> bool:
         """Send a frame in this thread, whichever it is; False if that cannot be at once, and nothing was done."""

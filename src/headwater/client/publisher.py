@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -71,13 +71,14 @@ class Single(msgspec.Struct, eq=False):
     """Whether others that went with it may have been the reason for a refusal."""
 
 
-class Question(msgspec.Struct, eq=False):
-    """A question on its way: nobody waits for it to be stored, and somebody for its answer."""
+class Encoded(msgspec.Struct, eq=False):
+    """One message that nobody waits for, encoded by whoever brings it."""
 
-    part: Part
+    root: str
+    body: bytes
     weight: int
-    pairs: Headers
-    """Those of its headers by which its answer is found."""
+    asks: Headers = ()
+    """Of a question those of its headers by which its answer, for which somebody waits, is found."""
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -167,10 +168,10 @@ class Publisher:
         self._lanes: dict[str, _Lane] = {}
         self._ready: deque[_Lane] = deque()
         self._flying: dict[int, _Sent] = {}
-        self._arrived: deque[Call | Single | Publish | Question] = deque()
+        self._arrived: deque[Call | Single | Encoded] = deque()
         self.lock = threads.Condition()
         """Of the futures of single messages."""
-        self._quiet: deque[Single | Publish | Question] = deque()
+        self._quiet: deque[Single | Encoded] = deque()
         """What nobody waits for, each one message."""
         self._replies = replies
         self._asked: dict[int, Headers] = {}
@@ -183,7 +184,7 @@ class Publisher:
 
     # Taking in
 
-    def submit(self, call: Call | Single | Publish | Question) -> None:
+    def submit(self, call: Call | Single | Encoded) -> None:
         """Take a call in, or a message that nobody waits for, from any thread; its share of the budget is taken."""
         self._arrived.append(call)
         if not self._is_called:
@@ -195,29 +196,40 @@ class Publisher:
                     raise
                 self._take_in()
 
-    def submit_here(self, call: Call | Publish | Question) -> None:
+    def submit_here(self, call: Call | Encoded) -> None:
         """The same in the loop."""
         self._arrived.append(call)
         self._take_in()
 
-    def send_now(self, item: Publish | Question) -> bool:
+    def send_now(self, item: Encoded) -> bool:
         """Send what nobody waits for in this thread, whichever it is; False if something is to be sent before it, or
         there is no room, and nothing was done."""
         if self._arrived or not self._sending.acquire(blocking=False):
             return False
         try:
-            if self._arrived or self._quiet:
-                return False
-            number, flags = self._link.new_id(), QUIET
-            if isinstance(item, Question):
-                flags |= ASKS
-                self._note(number, item)
-            if self._link.send_now(_packed(number, _part(item), flags)):
-                return True
-            self._asked.pop(number, None)
-            return False
+            return not (self._arrived or self._quiet) and self._send_one(item, self._link.send_now)
         finally:
             self._sending.release()
+
+    def send_here(self, item: Encoded) -> bool:
+        """The same in the loop, where no other thread sends."""
+        link = self._link
+        return not (self._arrived or self._quiet) and link.is_writable and self._send_one(item, link.send)
+
+    def _send_one(self, item: Encoded, send: Callable[[Sequence[bytes]], bool]) -> bool:
+        """Have a message sent; whether it was."""
+        number, flags, asks, body = self._link.new_id(), QUIET, item.asks, item.body
+        if asks:
+            flags |= ASKS
+            if len(self._asked) >= self._settings.requests_max:
+                asked, is_awaited = tuple(self._asked.items()), self._replies.is_awaited
+                self._asked = {number: pairs for number, pairs in asked if is_awaited(pairs)}
+            self._asked[number] = asks  # in case it is refused
+        if send(pack_publish(number, item.root, 1, checksum(body), body, flags=flags)):
+            return True
+        if asks:
+            self._asked.pop(number, None)
+        return False
 
     def _take_in(self) -> None:
         with self._sending:
@@ -225,7 +237,7 @@ class Publisher:
             arrived = self._arrived
             while arrived:
                 call = arrived.popleft()
-                if isinstance(call, Publish | Question) or (isinstance(call, Single) and call.future is None):
+                if isinstance(call, Encoded) or (isinstance(call, Single) and call.future is None):
                     self._quiet.append(call)
                 elif self._ended is not None:
                     self._finish_all(call, self._ended)
@@ -278,40 +290,19 @@ class Publisher:
         link, quiet = self._link, self._quiet
         while quiet and (link.is_writable or not link.is_up):
             item = quiet.popleft()
-            if isinstance(item, Question):
-                self._ask(item)
+            if isinstance(item, Encoded):
+                self.budget.give_back(item.weight)
+                if not self._send_one(item, link.send) and item.asks:
+                    error = Disconnected("there is no connection at the moment; ask again")
+                    self._replies.refuse(item.asks, error)
                 continue
-            if isinstance(item, Single):
-                some = self._gather(quiet, item)
-                body = encode_body([one.topic for one in some], [one.payload for one in some], self._clock.now_us())
-                root, count, crc = item.root, len(some), checksum(body)
-                weight = sum([one.weight for one in some])
-            else:
-                part = item.parts[0]
-                root, count, crc, body, weight = part.root, 1, part.crc, part.body or b"", item.weight
-            link.send(pack_publish(link.new_id(), root, count, crc, body, flags=QUIET))
-            self.budget.give_back(weight)
+            some = self._gather(quiet, item)
+            body = encode_body([one.topic for one in some], [one.payload for one in some], self._clock.now_us())
+            link.send(pack_publish(link.new_id(), item.root, len(some), checksum(body), body, flags=QUIET))
+            self.budget.give_back(sum([one.weight for one in some]))
         self._tell_idle()
 
-    def _ask(self, question: Question) -> None:
-        """Send a question, if there is a connection; without one it is lost, and whoever asked is told so."""
-        link, replies = self._link, self._replies
-        self.budget.give_back(question.weight)
-        if not link.is_up:
-            replies.refuse(question.pairs, Disconnected("there is no connection at the moment; ask again"))
-            return
-        number = link.new_id()
-        self._note(number, question)
-        link.send(_packed(number, question.part, QUIET | ASKS))
-
-    def _note(self, number: int, question: Question) -> None:
-        """Remember which question a frame is, in case it is refused."""
-        if len(self._asked) >= self._settings.requests_max:
-            asked, is_awaited = tuple(self._asked.items()), self._replies.is_awaited
-            self._asked = {number: pairs for number, pairs in asked if is_awaited(pairs)}
-        self._asked[number] = question.pairs
-
-    def _gather(self, quiet: deque[Single | Publish | Question], first: Single) -> list[Single]:
+    def _gather(self, quiet: deque[Single | Encoded], first: Single) -> list[Single]:
         """What goes with a message that nobody waits for: those behind it, to the same root."""
         some, size, root = [first], first.weight, first.root
         bytes_max = min(self._settings.publish_gather_bytes_max, self._link.limits.batch_bytes_max // 2)
@@ -578,15 +569,6 @@ class Publisher:
             return
         call.item.refusals, call.left = [(part, error) for part in call.item.parts], 1
         self.budget.give_back(self._part_done(call))
-
-
-def _part(item: Publish | Question) -> Part:
-    return item.part if isinstance(item, Question) else item.parts[0]
-
-
-def _packed(number: int, part: Part, flags: int) -> list[bytes]:
-    assert part.body is not None
-    return pack_publish(number, part.root, 1, part.crc, part.body, flags=flags)
 
 
 def _entry(call: Call, part: Part) -> _Entry:

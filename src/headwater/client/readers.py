@@ -22,6 +22,7 @@ from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError
 from headwater.forgotten import warn_of
+from headwater.log.publish import Publish
 from headwater.message import Message, Receipt
 from headwater.payload import Payload
 from headwater.surface import documented
@@ -68,9 +69,10 @@ class Verbs:
     def reply(self, message: Message, payload: Payload) -> Receipt:
         bus = self._bus
         bus._check_open()
-        item, said = bus._client.reply_to(message, payload)
-        if said is None:
-            return cast(Receipt, bus._submit(item).result())
+        answer = bus._client.reply_to(message, payload)
+        if isinstance(answer, Publish):
+            return cast(Receipt, bus._submit(answer).result())
+        item, said = answer
         bus._send_now(item)
         return said
 

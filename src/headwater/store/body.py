@@ -89,6 +89,9 @@ _header_columns_cache: Memo[tuple[str, ...], bytes] = Memo(NAMES_CACHED_MAX)
 _columns_cache: Memo[tuple[str, ...], tuple[bytes, int, bytes]] = Memo(COLUMNS_CACHED_MAX, COLUMNS_CACHED_MESSAGES_MAX)
 """Encoded topic columns, for the same reason."""
 
+_one_heads: Memo[tuple[str, tuple[str, ...]], tuple[bytes, bytes]] = Memo(COLUMNS_CACHED_MAX)
+"""What a body of one message with headers has before its time and behind it, by topic and names."""
+
 _orders: Memo[int, bytes] = Memo(ORDERS_MAX)
 """By number of topics: the index of a batch in which each has one message, in the order of the dictionary."""
 
@@ -126,6 +129,30 @@ def encode_body(
         _key_columns(keys) if keys is not None and any(key is not None for key in keys) else (),
         _header_columns(headers) if headers is not None and any(headers) else (),
         _binary(payloads),
+    )
+
+
+def encode_one(topic: str, payload: bytes, time_us: int, headers: Headers) -> bytes:
+    """The same of one message that has headers and no other options, as questions and their answers are."""
+    key = topic, tuple([name for name, _ in headers])
+    known = _one_heads.known.get(key)
+    if known is None:
+        columns, _, _ = _topic_columns((topic,))
+        known = FIXED.pack(1, 1, HEADERS, 0) + columns, _header_names(key[1])
+        if len(known[0]) + len(known[1]) <= REMEMBERED_BYTES_MAX:
+            _one_heads.keep(key, known)
+    values = [value.encode() for _, value in headers]
+    size = len(payload)
+    return b"".join(
+        (
+            known[0],
+            time_us.to_bytes(8, "little", signed=True),
+            known[1],
+            *_binary(values),
+            PAYLOAD.pack(0, size),
+            payload,
+            ZEROS[: -size & 7],
+        )
     )
 
 
@@ -201,18 +228,22 @@ def _header_columns(headers: Sequence[Headers]) -> tuple[bytes, ...]:
     """Where each message's pairs begin, their names and their values."""
     if len(headers) == 1:
         names = tuple([name for name, _ in headers[0]])
-        known = _header_columns_cache.known.get(names)
-        if known is None:
-            columns = (_int32((0, len(names))), *_binary([name.encode() for name in names]))
-            known = b"".join(columns)
-            if len(known) <= REMEMBERED_BYTES_MAX:
-                _header_columns_cache.keep(names, known)
-        return (known, *_binary([value.encode() for _, value in headers[0]]))
+        return (_header_names(names), *_binary([value.encode() for _, value in headers[0]]))
     return (
         _int32(list(accumulate(map(len, headers), initial=0))),
         *_binary([name.encode() for pairs in headers for name, _ in pairs]),
         *_binary([value.encode() for pairs in headers for _, value in pairs]),
     )
+
+
+def _header_names(names: tuple[str, ...]) -> bytes:
+    """Where the pairs of a single message begin and end, and their names."""
+    known = _header_columns_cache.known.get(names)
+    if known is None:
+        known = b"".join((_int32((0, len(names))), *_binary([name.encode() for name in names])))
+        if len(known) <= REMEMBERED_BYTES_MAX:
+            _header_columns_cache.keep(names, known)
+    return known
 
 
 def one_of(data: bytes) -> tuple[str, bytes, int] | None:
@@ -563,6 +594,8 @@ class Body:
         retained: bool = False,
     ) -> list[Message]:
         """Messages at the given places, or all of them."""
+        if self.count == 1 and places is None:
+            return [self._message(first_offset, origin, retained)]
         offsets, start = self._payloads
         if places is None:
             data = self.data[start : start + offsets[-1]]
@@ -585,6 +618,21 @@ class Body:
             return list(map(Message, *columns))
         retain = self.retain if places is None else [self.retain[place] for place in places]
         return list(map(Message, *columns, map(bool, retain)))
+
+    def _message(self, offset: int, origin: Any, retained: bool) -> Message:
+        """The only one."""
+        return Message(
+            self.names[0],
+            offset,
+            self.payload(0),
+            self._times[0],
+            self._keys[0] if self._keys else None,
+            self._headers[0] if self._headers else (),
+            retained,
+            1,
+            origin,
+            self.retain is not None and bool(self.retain[0]),
+        )
 
 
 def _names(data: bytes, end: int, count: int) -> tuple[str, ...]:
