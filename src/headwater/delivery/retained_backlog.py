@@ -36,14 +36,14 @@ class RetainedBacklog:
 
     @property
     def is_low(self) -> bool:
-        """Whether some more are to be noted, and nobody is at it."""
-        return bool(self.rests) and not self._is_noting and self._books.machine.held < RETAINED_ROWS
+        """Whether some more are to be noted, if there are any, and nobody is at it."""
+        return not self._is_noting and self._books.machine.held < RETAINED_ROWS
 
     def note_some(self) -> bool:
         """Note some more, before those that are known run out; whoever waits is woken. False if there are none, or
         somebody else is at it. This takes its time, and holds nobody up."""
         with self._books.lock:
-            if not self.is_low:
+            if not (self.rests and self.is_low):
                 return False
             self._is_noting = True
             stream, rest = next(iter(self.rests.items()))

@@ -57,7 +57,8 @@ class Rotation:
                 if selection is not None:
                     found.append(selection)
                     limit -= selection.count
-                    bytes_max -= selection.bytes
+                    if bytes_max != NO_LIMIT:
+                        bytes_max -= selection.bytes
         self._turn += 1
         for stream in unread:
             self._supply.leave_unread(stream, is_idle=not found)

@@ -190,7 +190,7 @@ class Subscriber:
     @property
     def is_unread(self) -> bool:
         """Whether somebody has to `read_on` for there to be more."""
-        return self.supply.is_unread or self.retained.is_low
+        return bool(self.supply.unread) or (bool(self.retained.rests) and self.retained.is_low)
 
     def read_on(self) -> None:
         """Read on where a `hand` with a budget has stopped, for a slice; whoever waits is woken. This takes its time,

@@ -85,8 +85,8 @@ class Supply:
         self._ahead: dict[int, Ahead] = {}
         self._lag: dict[int, tuple[int, int]] = {}
         """Per stream: matching messages that were counted, up to which offset."""
-        self._unread: dict[int, None] = {}
-        """Streams that a look left to be read."""
+        self.unread: dict[int, None] = {}
+        """Streams that a look left to be read, for `begin_reading`."""
         self.kept: dict[tuple[int, int], Message] = {}
         """By stream and offset, retained messages that were read to be delivered next."""
 
@@ -166,18 +166,13 @@ class Supply:
         """A look has left a stream to be read: from disk, or since it found nothing in all that it went through."""
         ahead = self._ahead[stream]
         if not ahead.is_being_read and (is_idle or not ahead.cursor.has_read):
-            self._unread[stream] = None
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether there is something for `begin_reading`."""
-        return bool(self._unread)
+            self.unread[stream] = None
 
     def begin_reading(self) -> list[Ahead]:
         """Some of what was left to be read; its cursors are the caller's until it says so."""
-        found = [self._ahead[stream] for stream in tuple(self._unread)[:STREAMS_AT_ONCE]]
+        found = [self._ahead[stream] for stream in tuple(self.unread)[:STREAMS_AT_ONCE]]
         for ahead in found:
-            del self._unread[ahead.cursor.root.stream.number]
+            del self.unread[ahead.cursor.root.stream.number]
             ahead.is_being_read = True
         return found
 

@@ -93,7 +93,8 @@ class Committer:
             # While a large group is written none is made: its end looks, too.
             if checkpoints.is_due and not checkpoints.is_held and self.bulk_since_us is None:
                 checkpoints.make_in_time()
-            done = group.others(items)
+            if group.waits:
+                done = group.others(items)
             return group.waits
         finally:
             self.since_us = None

@@ -52,8 +52,6 @@ REMEMBERED_BYTES_MAX = 1024
 """Names of headers that are longer together are read and encoded each time."""
 ONE_FIXED = struct.pack("<III", 1, 1, 0)
 """How each of these begins."""
-NAME_AT = ONE_HEAD.size - 4
-"""Where the topic's length is in these, and its bytes behind it."""
 ZEROS = bytes(8)
 Piece = bytes | memoryview
 FIRST = (0,)
