@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headwater import errors
 from headwater.clock import to_datetime
 from headwater.errors import Gap, HeadwaterError, Malformed, NotFound, TooLarge
-from headwater.message import DeadLetter
+from headwater.message import DeadLetter, Message, SchemaInfo
 from headwater.wire import administration, request, requests
 from headwater.wire.frame import Frame, Kind
 from headwater.wire.operations import OPERATIONS, REQUEST_BYTES_MAX, Trait, read_request
@@ -379,3 +379,8 @@ def test_texts_are_cut_and_what_utf_8_cannot_say_is_replaced() -> None:
     assert pack_error(1, Malformed("file \udc80"))
     assert pack_error(1, Gap("home", 1, 2, "file \udc80"))
     assert pack_error(1, Malformed())
+
+
+def test_a_row_carries_its_payload_once_whatever_that_is_and_a_schema_its_text() -> None:
+    assert request.carried(Message("home/x", 1, b"\xff" * 9, 0, b"key", (("a", "bc"),))) == 9 + 3 + 3
+    assert request.carried(SchemaInfo("home/#", "{}", 0)) == 2

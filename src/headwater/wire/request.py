@@ -67,7 +67,8 @@ def carried(one: object) -> int:
     """Bytes that a row of a listing carries, as pages count them: payload, key, headers, errors and a schema's text."""
     headers: Iterable[tuple[str, str]] = getattr(one, "header_pairs", ())
     errors: Iterable[str] = getattr(one, "errors", ())
-    size = len(getattr(one, "payload", b"")) + len(getattr(one, "key", b"") or b"") + len(getattr(one, "text", ""))
+    payload = getattr(one, "payload", None)  # the `text` of what has one is that payload, and may be none
+    size = len(getattr(one, "text", "") if payload is None else payload) + len(getattr(one, "key", b"") or b"")
     return size + sum(len(name) + len(value) for name, value in headers) + sum(map(len, errors))
 
 
