@@ -74,6 +74,8 @@ with headwater.connect("headwater://127.0.0.1:7411") as served:
     both(served)
     assert_type(served.subscribe("a/#"), Live)
     assert_type(served.publish_soon("a/b", b"").result(), Receipt)
+    assert_type(served.clients.add("ann").secret, str)
+    assert_type(served.channels.list()[0].state, str)
 
 
 async def asynchronous() -> None:
@@ -85,10 +87,22 @@ async def asynchronous() -> None:
                 assert_type(message, headwater.aio.Message)
                 await message.ack()
         assert_type(await bus.subscribe("a/#"), headwater.aio.Live)
+        assert_type((await bus.clients.list())[0].name, str)
+        assert_type((await bus.acl.list())[0].allow, bool)
+        assert_type((await bus.tokens.add("ann", "reader")).token, str)
+        await bus.durables.seek("s", "earliest")
+
+        @bus.handler("a/#", kind="session", on_resume="redrive", states="stream")
+        async def handle(message: headwater.aio.Message) -> None: ...
+
     async with headwater.aio.connect("headwater://127.0.0.1:7411") as bus2:
         assert_type(await bus2.subscribe("a/#", id="s"), headwater.aio.Consumer)
         assert_type(await bus2.subscribe("a/#"), headwater.aio.Live)
         assert_type(await bus2.publish_many([("a/b", b"")]), Receipts)
+        await bus2.acl.allow("ann", "publish", "a/#")
+        channels = await bus2.channels.add("c", "a/#", "127.0.0.1", 9000, start="earliest")
+        assert_type(channels[0].id, str)
+        assert_type((await bus2.channels.test("c")).ok, bool)
 """
 WRONG = {
     'bus.subscribe("a/#", id="s", order="odd")': "call-overload",
@@ -100,6 +114,9 @@ WRONG = {
     'bus.publish("a/b", b"", retian=True)': "call-arg",
     'bus.publish_soon("a/b", b"", ttl="5")': "call-arg",
     'bus.retained("a/#")[0]': "index",
+    'bus.consume("a/#", print, id="s", kind="weekly")': "arg-type",
+    'served.acl.allow("ann", "dance", "a/#")': "arg-type",
+    "served.clients.add(5)": "arg-type",
 }
 
 

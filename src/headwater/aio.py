@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headwater import surface
 from headwater.awaitables import BusOpening, Reader, Retained, WorkingBus, ack, answered, asynchronous, fail
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from headwater.client.aio import Bus as ServedBus
     from headwater.client.url import Token
     from headwater.delivery.options import OnResume
+    from headwater.parts import AwaitedAcl, AwaitedChannels, AwaitedClients, AwaitedDurables, AwaitedTokens
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -200,11 +201,11 @@ class Bus(WorkingBus):
         self.threads = bus
         """The same bus for threads."""
         self._workers = TaskWorkers(weakly(self.subscribe), fail, bus.core.clock, handlers)
-        self.clients = InThreads(bus, "clients")
-        self.acl = InThreads(bus, "acl")
-        self.channels = InThreads(bus, "channels")
-        self.tokens = InThreads(bus, "tokens")
-        self.durables = InThreads(bus, "durables")
+        self.clients = cast("AwaitedClients", InThreads(bus, "clients"))
+        self.acl = cast("AwaitedAcl", InThreads(bus, "acl"))
+        self.channels = cast("AwaitedChannels", InThreads(bus, "channels"))
+        self.tokens = cast("AwaitedTokens", InThreads(bus, "tokens"))
+        self.durables = cast("AwaitedDurables", InThreads(bus, "durables"))
 
     def __repr__(self) -> str:
         return repr(self.threads)

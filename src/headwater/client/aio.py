@@ -56,6 +56,7 @@ from headwater.work.tasks import TaskWorkers
 
 if TYPE_CHECKING:
     from headwater.arrow.source import Source
+    from headwater.parts import AwaitedAcl, AwaitedChannels, AwaitedClients
 
 T = TypeVar("T", bound="FeedReader")
 
@@ -276,6 +277,15 @@ class FromThread:
 @documented(surface.Bus)
 class Bus(Operations, WorkingBus):
     """A bus that a server has, whose methods are coroutines."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def clients(self) -> AwaitedClients: ...
+        @property
+        def acl(self) -> AwaitedAcl: ...
+        @property
+        def channels(self) -> AwaitedChannels: ...
 
     def __init__(self, client: Client, handlers: Handlers | None = None) -> None:
         super().__init__(client, _Verbs(client))

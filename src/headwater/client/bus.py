@@ -44,6 +44,7 @@ from headwater.work.workers import Workers
 
 if TYPE_CHECKING:
     from headwater.arrow.source import Source
+    from headwater.parts import Acl, Channels, Clients
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,6 +102,15 @@ def waiting(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Call
 @documented(surface.Threaded)
 class Bus(Served, surface.Threaded):
     """A bus that a server has."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def clients(self) -> Clients: ...
+        @property
+        def acl(self) -> Acl: ...
+        @property
+        def channels(self) -> Channels: ...
 
     is_busy = False
 

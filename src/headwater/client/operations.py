@@ -82,17 +82,17 @@ class Served:
         """What a request is answered with."""
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> Any:
         """The clients that may log in."""
         return Clients(self.ask)
 
     @property
-    def acl(self) -> Acl:
+    def acl(self) -> Any:
         """The rules for what they may do."""
         return Acl(self.ask)
 
     @property
-    def channels(self) -> Channels:
+    def channels(self) -> Any:
         """What is pushed where."""
         return Channels(self.ask)
 
