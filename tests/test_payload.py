@@ -74,7 +74,7 @@ REFUSED: list[tuple[Any, str]] = [
     (Reading, "type"),
     (lambda: 1, "function"),
     ((n for n in range(3)), "generator"),
-    ({"a": {1, object()}}, "there is a object in it"),
+    ({"a": {1, object()}}, "a part of it is of type object"),
     ({("a", "b"): 1}, "dict"),
     (float("nan"), "nan.*publish it as text"),
     (float("-inf"), "-inf"),

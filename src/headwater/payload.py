@@ -102,7 +102,7 @@ def _plain(part: object) -> object:
     """A part of a payload that msgspec does not know."""
     dump = getattr(part, "model_dump", None)
     if dump is None or isinstance(part, type):
-        raise TypeError(f"there is a {type(part).__name__} in it")
+        raise TypeError(f"a part of it is of type {type(part).__name__}")
     return dump(mode="json")
 
 

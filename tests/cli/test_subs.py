@@ -55,6 +55,13 @@ def test_they_are_listed_by_a_command_too(data: Path):
     assert objects_here("subs", "list", data=data) == objects_here("subs", data=data)
 
 
+@pytest.mark.parametrize("given", [("--data", "elsewhere"), ("--url", "headwater://127.0.0.1:1"), ("--json",)])
+def test_what_is_said_before_a_command_is_not_passed_over(data: Path, given: tuple[str, ...]):
+    said = run("subs", *given, "list", code=2).stderr
+    assert one_sentence(said)
+    assert "behind list: headwater subs list … --data FOLDER" in said
+
+
 def test_a_subscription_is_paused_resumed_sought_and_deleted(data: Path):
     run("subs", "pause", "slow", data=data)
     assert objects_here("subs", data=data)[0]["paused"]

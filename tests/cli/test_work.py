@@ -114,6 +114,7 @@ def test_a_function_that_gives_a_bus_and_a_bus_for_asyncio_work_too(tmp_path: Pa
         ("cottage:bus", 'no module "cottage"'),
         ("house:garden", 'has no "garden"'),
         ("house:number", "is int, and no bus"),
+        ("house:regulate", "a function that takes something, as a handler does"),
     ],
 )
 def test_what_is_no_bus_is_one_sentence(tmp_path: Path, bus: str, says: str) -> None:

@@ -13,6 +13,7 @@ from headwater.admin import Admin
 from headwater.bus import Bus
 from headwater.cli.options import At, CommandGroup, Data, Json, Url, place, start
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, number, safe, say, show_all
+from headwater.errors import Malformed
 
 app = CommandGroup(help="Durable subscriptions: list them, or show, create, delete, pause, resume, seek one.")
 
@@ -22,8 +23,11 @@ Id = Annotated[str, typer.Argument(help="Which subscription.")]
 @app.callback(invoke_without_command=True)
 def subs(context: typer.Context, data: Data = None, url: Url = None, json: Json = False) -> None:
     """List durable subscriptions, as `list` does; or show, create, delete, pause, resume or seek one."""
-    if context.invoked_subcommand is None:
+    command = context.invoked_subcommand
+    if command is None:
         _list(place(data, url, json))
+    elif data is not None or url is not None or json:
+        raise Malformed(f"say where, and how, behind {command}: headwater subs {command} … --data FOLDER")
 
 
 @app.command("list")

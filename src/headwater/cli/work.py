@@ -76,10 +76,23 @@ def _found(place: str) -> Any:
             raise Malformed(f'module "{safe(module)}" has no "{safe(path)}"; name the bus that its handlers are of')
         found = getattr(found, name)
     if callable(found) and not hasattr(found, "consume"):
-        found = found()
+        found = _given(place, found)
     if not (hasattr(found, "consume") and hasattr(found, "run")):
         raise Malformed(f'"{safe(place)}" is {type(found).__name__}, and no bus; name what headwater.open(…) gave')
     return found
+
+
+def _given(place: str, function: Any) -> Any:
+    """What a function gives that takes nothing, as one that opens a bus; Malformed (422) for any other."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise Malformed(
+            f'"{safe(place)}" is a function that takes something, as a handler does; name the bus, or one that gives it'
+        ) from None
+    except ValueError:  # it does not tell
+        pass
+    return function()
 
 
 def imported(module: str) -> Any:

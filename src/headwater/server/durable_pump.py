@@ -117,7 +117,7 @@ class DurablePump(Pump):
             entry = self._leases.get(number)
             if entry is None:
                 raise Recalled(
-                    f"hand-out {number} is not with this connection any more; its messages were acked, or come again"
+                    f"this message is not yours any more: it was acked, or it comes again (hand-out {number})"
                 )
             offsets = entry[2]
             meant = offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
