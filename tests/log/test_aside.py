@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -195,6 +195,47 @@ def test_what_touches_a_closed_root_stays_and_what_comes_behind_that_too(aside: 
         ["second", "later"],
         ["call"],
     ]
+
+
+def come_behind(aside: Aside) -> tuple[Heavy, Heavy]:
+    """A large group that is on its way, and what came to its root since, which may wait for company."""
+    large, behind = begin(aside), Heavy("behind", "large")
+    with aside.commit.places:
+        aside.commit.add(behind, waits=False, is_due=False)
+    return large, behind
+
+
+def soon(is_so: Callable[[], bool]) -> bool:
+    end = time.monotonic() + WAIT_S
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.001)
+    return is_so()
+
+
+def test_what_may_wait_for_company_still_may_when_a_large_group_has_ended(aside: Aside) -> None:
+    large, behind = come_behind(aside)
+    aside.go_on.set()
+    large.wait()
+    assert soon(lambda: not aside.commit._busy)
+    assert behind.is_waiting
+    aside.commit.kick()
+    assert soon(lambda: not behind.is_waiting)
+    assert aside.recorder.groups == [["large"], ["behind"]]
+
+
+def test_what_was_asked_for_while_a_large_group_was_written_is_committed_after_it(aside: Aside) -> None:
+    _, behind = come_behind(aside)
+    aside.commit.kick()
+    aside.go_on.set()
+    assert soon(lambda: not behind.is_waiting)
+
+
+def test_what_may_wait_for_company_goes_with_what_comes_behind_a_large_group(aside: Aside) -> None:
+    _, behind = come_behind(aside)
+    aside.commit.submit(Heavy("another", "large"))
+    aside.go_on.set()
+    assert soon(lambda: not behind.is_waiting)
+    assert aside.recorder.groups == [["large"], ["behind", "another"]]
 
 
 def test_an_error_of_a_large_group_is_its_own(aside: Aside) -> None:

@@ -51,7 +51,7 @@ class InFlight(Generic[T]):
 class Aside(Generic[T]):
     """What is on its way apart, and what stays for it."""
 
-    __slots__ = ("closed", "in_flight", "stays", "weight_min")
+    __slots__ = ("closed", "in_flight", "may_wait", "stays", "weight_min")
 
     def __init__(self, weight_min: int) -> None:
         self.weight_min = weight_min
@@ -61,6 +61,8 @@ class Aside(Generic[T]):
         """Its roots, and those of what stays."""
         self.stays: list[T | Call] = []
         """What waits for it to end, and comes before all that is pending."""
+        self.may_wait = False
+        """Whether all that stays may wait for company, and nobody has asked for it to be committed."""
 
     def divide(
         self, group: list[T | Call], allowed: Sequence[str] | None
@@ -97,7 +99,9 @@ class Aside(Generic[T]):
             if stays:
                 closed.clear()
             return now, large, stays
-        self.stays += stays
+        if stays:
+            self.stays += stays
+            self.may_wait = False
         if opened:
             closed.add(opened)
         return now, large, []
@@ -109,12 +113,18 @@ class Aside(Generic[T]):
         roots = item.roots
         return len(roots) == 1 and roots[0] in self.closed
 
+    def keep(self, item: T | Call, may_wait: bool) -> None:
+        """Have what it holds stay."""
+        self.may_wait = may_wait and (self.may_wait or not self.stays)
+        self.stays.append(item)
+
     def put_off(self, waits: Sequence[T], back: Sequence[T | Call], came: Sequence[T | Call]) -> list[T | Call]:
         """Have items that wait for their roots stay, with what goes back behind them, and with those of what came
         meanwhile that are behind either; answers the others of these."""
         closed = self.closed
         closed.update(root for item in waits for root in item.roots)
         self.stays = [*back, *self.stays]
+        self.may_wait = False
         others: list[T | Call] = []
         for item in came:
             if isinstance(item, Call) or not closed.isdisjoint(item.roots):
@@ -128,9 +138,9 @@ class Aside(Generic[T]):
         """What stays and goes to some of these roots."""
         return [item for item in self.stays if not isinstance(item, Call) and not roots.isdisjoint(item.roots)]
 
-    def open(self) -> list[T | Call]:
-        """There is none any more; what stayed for it."""
+    def open(self) -> tuple[list[T | Call], bool]:
+        """There is none any more; what stayed for it, and whether that is to be committed now."""
         self.in_flight = None
         self.closed.clear()
         stayed, self.stays = self.stays, []
-        return stayed
+        return stayed, bool(stayed) and not self.may_wait

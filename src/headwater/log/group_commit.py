@@ -196,7 +196,8 @@ class GroupCommit(Generic[T]):
             self._tell_pending()
 
     def _move(self) -> None:
-        """What is pending is due, and somebody is at it."""
+        """What is pending is due, and somebody is at it; what stays is due once it may go on."""
+        self._aside.may_wait = False
         if self._pending:
             self._is_due = True
             if not self._busy:
@@ -242,7 +243,7 @@ class GroupCommit(Generic[T]):
             self._on_add(item)
         self._weight += item.weight
         if self._aside.closed and self._aside.holds(item, bool(self._pending)):
-            self._aside.stays.append(item)
+            self._aside.keep(item, may_wait=not is_due)
             return
         self._pending.append(item)
         if self._gathering.expected:
@@ -262,10 +263,16 @@ class GroupCommit(Generic[T]):
         if begun is not None and self._write_apart(begun):
             self._lead()
 
+    @property
+    def _is_to_go_on(self) -> bool:
+        """Whether a group is to be committed, or what was done apart to be ended."""
+        in_flight = self._aside.in_flight
+        return self._is_due or (in_flight is not None and in_flight.is_written)
+
     def _hand_on(self) -> None:
         """Commit no more: if something is due, the commit thread goes on."""
         with self.places:
-            if self._is_due:
+            if self._is_to_go_on:
                 self._wake_thread()
             else:
                 self._busy = False
@@ -282,10 +289,12 @@ class GroupCommit(Generic[T]):
         large: list[T] = []
         try:
             with self.places:
+                if not self._is_due:
+                    return None  # something has ended, and what has come meanwhile may wait for company
                 fresh: list[T | Call] = []
                 group, self._pending = self._pending, fresh
                 self.turn += 1
-                self._is_due = aside.in_flight is not None and aside.in_flight.is_written  # it may be so by now
+                self._is_due = False
                 if self._weight >= self._weight_max or len(group) >= self._items_max:
                     self._room.notify_all()
                 if self._weight >= aside.weight_min or aside.in_flight is not None:
@@ -386,7 +395,6 @@ class GroupCommit(Generic[T]):
         with self.places:
             begun.is_written = True
             self._written.notify_all()
-            self._is_due = True
             is_mine = not self._busy and self.given_up is None
             self._busy = self._busy or is_mine
         if self.given_up is not None:
@@ -426,10 +434,9 @@ class GroupCommit(Generic[T]):
     def _open_again(self) -> None:
         """There is no large group: what stayed for one comes before all that came after it."""
         with self.places:
-            stayed = self._aside.open()
-            if stayed:
-                self._pending = [*stayed, *self._pending]
-                self._is_due = True
+            stayed, is_due = self._aside.open()
+            self._pending = [*stayed, *self._pending]
+            self._is_due = self._is_due or is_due
 
     def _finish(self, group: Sequence[T | Call], error: BaseException) -> None:
         for item in group:
@@ -528,7 +535,7 @@ class GroupCommit(Generic[T]):
             with self.places:
                 if not self._closed:
                     self._gathering.wait(len(self._pending), self._items_max)
-                if not self._is_due:
+                if not self._is_to_go_on:
                     self._busy = False
                     self._idle.notify_all()
                     return
