@@ -361,11 +361,26 @@ def test_a_schema_that_was_made_survives_kill_9(tmp_path: Path):
 def test_a_row_that_is_damaged_is_told_of_and_the_others_stand(tmp_path: Path):
     with headwater.open(tmp_path) as bus:
         bus.schema("home/+/temp", Reading)
-        bus.core.state.commit({rows.SCHEMA + b"garden/#": b"\xc1", rows.SCHEMA + b"x": rows.pack(("x", "{", 1))})
+        bus.core.state.commit(
+            {
+                rows.SCHEMA + b"garden/#": b"\xc1",
+                rows.SCHEMA + b"x": rows.pack({"filter": "x", "text": '{"type": "odd"}', "changed_us": 1}),
+            }
+        )
     with headwater.open(tmp_path) as bus:
         assert sum("make it again" in event.text for event in bus.events()) == 2
         assert [one.filter for one in bus.schemas()] == ["home/+/temp"]
         bus.publish("garden/x", BAD)
+
+
+def test_a_schema_that_was_made_under_wider_limits_stands(tmp_path: Path):
+    with headwater.open(tmp_path) as bus:
+        bus.schema("home/+/temp", Reading)
+        bus.schema("home/#", {"type": "object"})
+    with headwater.open(tmp_path, Config(schema_bytes_max=20, schemas_max=1)) as bus:
+        with pytest.raises(SchemaMismatch, match=WHERE):
+            bus.publish(TOPIC, BAD)
+        bus.remove_schema("home/#")
 
 
 def test_what_cannot_be_noted_does_not_stand(bus: Bus, monkeypatch: pytest.MonkeyPatch):

@@ -75,7 +75,7 @@ class Schemas:
         for key, value in self._state.scan(rows.SCHEMA):
             try:
                 info = _decode(value)
-                standing[info.filter] = Schema.of(info.text, self._config)
+                standing[info.filter] = Schema.stored(info.text)
                 known[info.filter] = info
             except (msgspec.DecodeError, HeadwaterError) as error:
                 self._events.trouble(f"the row of schema {key[1:]!r} cannot be used ({error}); make it again")

@@ -38,6 +38,8 @@ FORMATS: dict[str, Any] = {
 PLAIN: dict[str, Any] = {"null": None, "boolean": bool, "integer": int, "number": float}
 UNFIT = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """What a decoder raises for what it cannot take."""
+UNBUILT = (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError, KeyError, AttributeError)
+"""What is raised for a type that cannot be made."""
 NOT_JSON = "JSON is malformed: "
 
 
@@ -50,13 +52,21 @@ class Schema:
         self.document = document
         try:
             self._decode = msgspec.json.Decoder(_type(document.node)).decode
-        except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
+        except UNBUILT as error:
             raise Malformed(f"the schema cannot be checked: {str(error)[:TEXT_MAX]}") from None
 
     @classmethod
     def of(cls, given: object, config: Config) -> Schema:
         """That of a Python type or a JSON Schema; Malformed (422) says what is wrong with it."""
         return cls(read(given, config))
+
+    @classmethod
+    def stored(cls, text: str) -> Schema:
+        """That of a stored form, whatever the limits were when it was made."""
+        try:
+            return cls(Document(msgspec.json.decode(text), text))
+        except msgspec.DecodeError as error:
+            raise Malformed(f"the stored schema cannot be read: {error}") from None
 
     def misfit(self, payload: bytes) -> str | None:
         """What is wrong with a payload, and where; None if it fits."""
