@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from headwater.log.purges import Purge, Purges
 from headwater.memo import Memo
 from headwater.store.batch import BadBatch
 from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, NAMES_AT, Layout, values_at
+
+if TYPE_CHECKING:
+    from headwater.lake.values import Values
 
 ROWS = 10_000
 """Rows that a record batch has, or a few more."""
@@ -102,9 +105,17 @@ class Columns:
     """Gathers bodies of one root, and makes record batches of them."""
 
     def __init__(
-        self, schema: Any, root: str, wanted: Wanted, purges: tuple[Purge, ...], conditions: Conditions, now_us: int
+        self,
+        schema: Any,
+        root: str,
+        wanted: Wanted,
+        purges: tuple[Purge, ...],
+        conditions: Conditions,
+        now_us: int,
+        values: Values | None = None,
     ) -> None:
-        """`schema` has any of the columns; Spark spells their types in its own way."""
+        """`schema` has any of the columns; Spark spells their types in its own way. `values` makes those of schemas."""
+        self._values = values
         self._schema = schema
         self._root = root
         self._wanted = conditions.topic_test(wanted)
@@ -185,7 +196,7 @@ class Columns:
             self._add_keys(count, *keys)
         if headers is not None:
             self._add_headers(*headers)
-        if "payload" in self._names:
+        if "payload" in self._names or self._values is not None:
             self._payloads.add(count, *payloads)
         self._topic_bases.append(self._place_of(dictionary))
         self._index.append(index)
@@ -256,7 +267,14 @@ class Columns:
         if len(self._places) > 1:
             index = index + np.repeat(np.array(self._topic_bases, np.int32), self._counts)
         mask = self._mask(offsets, times, index)
-        made = [self._column(field, offsets, times, index) for field in self._schema]
+        told: dict[str, Any] = {}
+        if self._values is not None:
+            topics = pa.DictionaryArray.from_arrays(pa.array(index), self._topics.array(pa.string()))
+            told = self._values.columns(topics, self._payloads.array(pa.binary()))
+        made = [
+            told[field.name] if field.name in told else self._column(field, offsets, times, index)
+            for field in self._schema
+        ]
         batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
         if mask is not None:
             batch = batch.filter(pa.array(mask))

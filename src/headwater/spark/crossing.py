@@ -16,6 +16,7 @@ from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict
 from headwater.lake.lake import Archived, LakeFile, existing_lake
 from headwater.lake.scan import first_since
+from headwater.message import SchemaInfo
 from headwater.spark.spans import Extent, Log, Span, cuts_by_count
 from headwater.store.log import Hole
 from headwater.store.stream import RETENTION
@@ -73,6 +74,9 @@ class Crossing:
         if extent.first > archived.upto + 1:
             holes.insert(0, Hole(archived.upto + 1, extent.first - 1, RETENTION))
         return msgspec.structs.replace(extent, first=min(extent.first, archived.first), holes=tuple(holes))
+
+    def schemas(self) -> list[SchemaInfo]:
+        return self._log.schemas()
 
     def offset_at(self, root: str, time_us: int) -> int:
         found = self._log.offset_at(root, time_us)

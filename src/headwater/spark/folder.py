@@ -17,6 +17,7 @@ from headwater.delivery.rows import SubscriptionRow, floors_of
 from headwater.errors import Malformed
 from headwater.log.purges import Purge
 from headwater.log.root import RootRow
+from headwater.message import SchemaInfo
 from headwater.spark.pieces import OPEN_FILES_MAX, looked
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store import folder as folders
@@ -80,6 +81,10 @@ class Folder:
     def _purges(self, number: int) -> tuple[Purge, ...]:
         found = self._state.scan(rows.key_u32(rows.PURGE, number))
         return tuple(Purge(*msgspec.msgpack.decode(value, type=tuple[str, int])) for _, value in found)
+
+    def schemas(self) -> list[SchemaInfo]:
+        """Those that stand, as their owner has stored them."""
+        return [msgspec.msgpack.decode(value, type=SchemaInfo) for _, value in self._state.scan(rows.SCHEMA)]
 
     def subscription(self, id: str) -> SubscriptionRow | None:
         """A subscription, as its owner has stored it."""

@@ -7,27 +7,39 @@ stream, and a batch read with the option `lake`, come here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from headwater.arrow.columns import BYTES, ROWS, brought
 from headwater.arrow.conditions import Conditions
+from headwater.lake.columns import MISFIT, VALUE
 from headwater.lake.scan import in_order, scanned
 from headwater.spark.spans import Span
+
+if TYPE_CHECKING:
+    from headwater.lake.values import Values
 
 Wanted = Callable[[str], bool]
 
 
-def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions) -> Iterator[Any]:
-    """Record batches of the messages that the lake has of a span, by offset."""
-    needed = list(dict.fromkeys([*schema.names, "topic", "offset", "timestamp"]))
+def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions, values: Values | None) -> Iterator[Any]:
+    """Record batches of the messages that the lake has of a span, by offset. What they say is asked of their payloads
+    again: the schemas of now are not those by which they were archived."""
+    asked = [name for name in schema.names if name not in (VALUE, MISFIT)]
+    needed = list(
+        dict.fromkeys([*asked, "topic", "offset", "timestamp", *(("payload",) if values is not None else ())])
+    )
     is_wanted = conditions.topic_test(wanted)
     files = [(span.first, scanned(file, needed, span.first, span.last, ROWS, BYTES)) for file in span.files]
     for batch in in_order(files):
         mask = _mask(batch, is_wanted, conditions)
         found = batch if mask is None else batch.filter(mask)
+        if values is not None:
+            told = values.columns(found.column("topic").dictionary_encode(), found.column("payload"))
+            columns = {**{name: found.column(name) for name in found.schema.names}, **told}
+            found = pa.RecordBatch.from_pydict(columns)
         yield brought(found, schema)
 
 

@@ -52,6 +52,7 @@ NAMES = (
     "subscription",
     "subscriptionExpireAfterS",
     "pushFilters",
+    "typed",
     "table",
 )
 OF_ANY_TABLE = ("data", "url", "table")
@@ -85,6 +86,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     subscription_expire_after_s: float | None
     """If it was said."""
     push_filters: bool
+    typed: bool
+    """Whether what payloads say is columns, by the schemas of their topics."""
 
     def __repr__(self) -> str:
         # The address may have a secret in it.
@@ -125,6 +128,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             "subscriptionExpireAfterS", options, lambda found: 0 < found < inf, "seconds above 0"
         ),
         push_filters=_flag("pushFilters", options, default=False),
+        typed=_flag("typed", options, default=False),
         table=table,
         lake=_lake(options),
     )

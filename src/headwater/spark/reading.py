@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -16,6 +16,8 @@ from pyspark.sql.types import StructType
 from headwater.arrow.columns import Columns, coalesced
 from headwater.arrow.conditions import Conditions
 from headwater.clock import SystemClock
+from headwater.lake.columns import MISFIT, VALUE
+from headwater.message import SchemaInfo
 from headwater.spark import conditions as pushed
 from headwater.spark import plan
 from headwater.spark.folder import Folder
@@ -25,7 +27,10 @@ from headwater.spark.served import Served, served_pieces
 from headwater.spark.spans import Log, Span
 from headwater.store.batch import BadBatch
 from headwater.store.log import Hole
-from headwater.topics.name import compile_filter
+from headwater.topics.name import compile_filter, filters_overlap
+
+if TYPE_CHECKING:
+    from headwater.lake.values import Values
 
 
 @dataclass
@@ -35,6 +40,8 @@ class SpansPartition(InputPartition):
     spans: tuple[Span, ...]
     now_us: int
     """When it was planned: messages that had expired by then are left out."""
+    schemas: tuple[SchemaInfo, ...] = ()
+    """What payloads have to be, if it is asked what they say."""
 
 
 class BatchReader(DataSourceReader):
@@ -49,7 +56,7 @@ class BatchReader(DataSourceReader):
         options = self.options
         with closing(open_log(options)) as log:
             ranges = plan.ranges_of_batch(log, options, self.conditions)
-            return partitions_of(log, ranges, options) or [SpansPartition((), 0)]
+            return partitions_of(log, ranges, options, self.schema) or [SpansPartition((), 0)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, SpansPartition)
@@ -88,10 +95,29 @@ def with_lake(log: Log, options: ReadOptions) -> Log:
     return Crossing(log, options.lake)
 
 
-def partitions_of(log: Log, ranges: Mapping[str, plan.Range], options: ReadOptions) -> list[InputPartition]:
+def partitions_of(
+    log: Log, ranges: Mapping[str, plan.Range], options: ReadOptions, schema: StructType
+) -> list[InputPartition]:
     """Partitions that together have each offset of the ranges once."""
     now_us = SystemClock().now_us()
-    return [SpansPartition(spans, now_us) for spans in plan.partitions(log, ranges, options)]
+    schemas = schemas_of(log, options.topics) if _is_typed(schema) else ()
+    return [SpansPartition(spans, now_us, schemas) for spans in plan.partitions(log, ranges, options)]
+
+
+def schemas_of(log: Log, topics: str) -> tuple[SchemaInfo, ...]:
+    """What the payloads of these topics have to be."""
+    return tuple(one for one in log.schemas() if filters_overlap(one.filter, topics))
+
+
+def _is_typed(schema: StructType) -> bool:
+    """Whether somebody asks what payloads say."""
+    return VALUE in schema.names or MISFIT in schema.names
+
+
+def _values(schemas: tuple[SchemaInfo, ...], columns: Any) -> Values:
+    from headwater.lake.values import Values  # most reads ask for none
+
+    return Values(schemas, columns)
 
 
 def read_spans(
@@ -100,16 +126,17 @@ def read_spans(
     """Record batches of a partition's messages."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     wanted = compile_filter(options.topics)
+    values = _values(partition.schemas, arrow) if _is_typed(schema) else None
 
     def archived(span: Span) -> Iterator[Any]:
         from headwater.spark.lake_reading import batches_of
 
-        return batches_of(span, arrow, wanted, conditions)
+        return batches_of(span, arrow, wanted, conditions, values)
 
     def batches(span: Span) -> Iterator[Any]:
         if span.files:
             return archived(span)
-        columns = Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us)
+        columns = Columns(arrow, span.root, wanted, span.purges, conditions, partition.now_us, values)
         return _batches(options, span, columns, archived)
 
     yield from coalesced(batch for span in partition.spans for batch in batches(span))

@@ -13,6 +13,7 @@ from headwater.client.bus import Bus
 from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.config import Connecting
 from headwater.errors import Conflict, Disconnected, Gap, Malformed, NotFound
+from headwater.message import SchemaInfo
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.store.log import Hole
@@ -91,6 +92,12 @@ class Served:
 
     def extents(self, topics: str) -> list[Extent]:
         return list(self._extents.values())
+
+    def schemas(self) -> list[SchemaInfo]:
+        try:
+            return self._bus.schemas()
+        except Malformed:
+            return []  # of an older version, it knows of none
 
     def offset_at(self, root: str, time_us: int) -> int:
         for found in self._bus.extents(self._topics, [to_datetime(time_us)]):

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import Malformed
 from headwater.spark.options import MESSAGES, check_batch, check_streaming, read_options
@@ -67,9 +67,14 @@ class HeadwaterSource(DataSource):
     def name(cls) -> str:
         return "headwater"
 
-    def schema(self) -> str:
-        columns = COLUMNS[read_options(self.options).table]
-        return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    def schema(self) -> str | StructType:
+        options = read_options(self.options)
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS[options.table].items())
+        if not options.typed:
+            return columns
+        from headwater.spark.values import typed_columns
+
+        return typed_columns(options) or columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
@@ -102,9 +107,19 @@ class HeadwaterSource(DataSource):
         return stream_writer(self.options, schema)
 
 
+TYPED = {"value": StructType, "misfit": StringType}
+"""What messages have besides: `headwater.spark.values`."""
+
+
+def _is_typed(field: StructField) -> bool:
+    return isinstance(field.dataType, TYPED.get(field.name, ()))
+
+
 def check_schema(schema: StructType, columns: dict[str, str]) -> None:
     """That a schema which a user stated has our columns, or some of them: the others are then not even read."""
     for field in schema.fields:
+        if columns is MESSAGE and _is_typed(field):
+            continue
         if columns.get(field.name) != field.dataType.simpleString():
             raise Malformed(
                 f'no column "{field.name} {field.dataType.simpleString()}"; there are '

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from headwater.log.purges import Purge
+from headwater.message import SchemaInfo
 from headwater.store.log import Hole
 
 MIB = 1 << 20
@@ -44,6 +45,9 @@ class Log(Protocol):
 
     def extents(self, topics: str) -> list[Extent]:
         """The roots that a filter may match, by name."""
+
+    def schemas(self) -> list[SchemaInfo]:
+        """What payloads have to be."""
 
     def offset_at(self, root: str, time_us: int) -> int:
         """The first offset appended at or after a time."""

@@ -144,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for root, upto in end.items()
                 if start.get(root) != upto
             }
-            return partitions_of(log, ranges, self.options)
+            return partitions_of(log, ranges, self.options, self.schema)
 
     def commit(self, end: Offsets) -> None:
         """Spark keeps its own place, in the checkpoint; a subscription shows it on the broker."""

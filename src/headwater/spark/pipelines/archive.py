@@ -11,24 +11,42 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import msgspec
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict, Gap
 from headwater.lake import files as lake_files
-from headwater.lake.lake import Lake, LakeFile, LostRace, append, archived_in, data_files, offset_of, open_lake, replace
+from headwater.lake.evolution import add_columns, type_in
+from headwater.lake.lake import (
+    ROOT,
+    Lake,
+    LakeFile,
+    LostRace,
+    append,
+    archived_in,
+    data_files,
+    offset_of,
+    open_lake,
+    replace,
+)
+from headwater.lake.values import value_type
+from headwater.message import SchemaInfo
 from headwater.spark import plan
-from headwater.spark.history import offsets_json
+from headwater.spark.history import SCHEMA, offsets_json
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 from headwater.spark.reading import open_log
 from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
+from headwater.spark.values import typed
 from headwater.store import marks
 from headwater.store.files import DiskFiles
 from headwater.store.log import Hole
 from headwater.store.stream import RETENTION
+from headwater.topics.name import filter_covers_root
 
 MIB = 1 << 20
 MESSAGES_PER_COMMIT = 4_000_000
@@ -100,6 +118,8 @@ class Archive:
         self.options = options or Options()
         self.source = source
         self._read: ReadOptions = read_options(source)
+        self._schemas: list[SchemaInfo] = []
+        """As they stood when it was last looked what there is."""
         self.lake: Lake = open_lake(lake)
         with closing(open_log(self._read)) as log:
             self.lake.claim(log.bus_id)
@@ -127,6 +147,7 @@ class Archive:
         marks = self.lake.marks()
         found = {}
         with closing(open_log(self._read)) as log:
+            self._schemas = log.schemas()
             for extent in log.extents("#"):
                 after = marks.get(extent.root, 0)
                 first = after + 1 if after else extent.first
@@ -156,11 +177,12 @@ class Archive:
         """One attempt: read, write, commit."""
         started_us = SystemClock().monotonic_us()
         table = self.lake.make_table(root)
+        columns = self._columns(table)
         after = offset_of(table)
         if after >= first:
             raise LostRace(f'"{root}" was archived up to {after} meanwhile, by another archive')
         with attempt_of(table, f"{first:020d}-{last:020d}") as attempt:
-            written = self._write(self._range(root, first, last), attempt)
+            written = self._write(self._range(root, first, last, columns), attempt)
             paths = lake_files.written(attempt)
             rows = append(table, paths, after, first, last, written=written)
         lake_files.make_commit_durable(table)
@@ -168,8 +190,14 @@ class Archive:
         seconds = (SystemClock().monotonic_us() - started_us) / SECOND_US
         return Step(root, first, last, rows, size, len(paths), seconds)
 
-    def _range(self, root: str, first: int, last: int) -> DataFrame:
-        reader = self.spark.read.format("headwater").options(**self.source)
+    def _columns(self, table: Table) -> str | StructType:
+        """What is written to a table: with what payloads say, as long as schemas say what that is."""
+        root = table.properties[ROOT]
+        value = value_type(one for one in self._schemas if filter_covers_root(one.filter, root))
+        return SCHEMA if value is None else typed(add_columns(table, value))
+
+    def _range(self, root: str, first: int, last: int, columns: str | StructType = SCHEMA) -> DataFrame:
+        reader = self.spark.read.format("headwater").options(**self.source).schema(columns)
         return reader.options(
             topics=f"{root}/#",
             startingOffsets=offsets_json({root: first}),
@@ -209,7 +237,9 @@ class Archive:
         old = [file for file in data_files(table) if file.file_path in paths]
         count = max(1, round(sum(file.file_size_in_bytes for file in old) / FILE_BYTES))
         with attempt_of(table, f"compact-{day}") as attempt:
-            frame = self.spark.read.parquet(*(file.file_path for file in old))
+            value = type_in(table)
+            columns = SCHEMA if value is None else typed(value)
+            frame = self.spark.read.schema(columns).parquet(*(file.file_path for file in old))
             ranged = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, "offset")
             self._write(ranged, attempt)
             fresh = lake_files.written(attempt)
