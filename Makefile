@@ -15,7 +15,7 @@ CHECK_WORKERS ?= -n 3 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs docs-serve mutants bench bench-peers compiled soak screenshots fmt clean java chromium clients
+.PHONY: help demo test check docs docs-serve mutants bench bench-peers compiled dist release soak screenshots fmt clean java chromium clients
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -54,6 +54,15 @@ compiled: $(INSTALLED) ## .compiled: the same with its hot modules compiled, for
 	rm -rf .compiled
 	COMPILE_HEADWATER=1 $(BIN)/python -m build --wheel --no-isolation --outdir .compiled
 	$(BIN)/python -m zipfile -e .compiled/*.whl .compiled
+
+dist: $(INSTALLED) ## dist: the sdist and both wheels, checked, and each tried in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	COMPILE_HEADWATER=1 $(BIN)/python -m build --wheel --no-isolation --outdir dist
+	$(BIN)/python deploy/release.py --check dist
+
+release: $(INSTALLED) ## call what is unreleased by a number: make release VERSION=1.0.0
+	$(BIN)/python deploy/release.py --version '$(VERSION)'
 
 bench-peers: $(INSTALLED) ## the same beside Redis, NATS, RabbitMQ and Mosquitto; writes docs/contribute/benchmarks.md
 	$(BIN)/python -m bench.peers
