@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
 
 import headwater
 from cli.command import here
+from headwater import errors
+from headwater.cli.advice import at_the_command_line
+
+SOURCE = Path(headwater.__file__).parent
+CODE = re.compile(
+    r"\b(bus|headwater|message|reading)\.[a-z_]+\(|\bbus\.[a-z_]+|\b[a-z_]+=(True|False|None|[\"'{\[])|`with "
+)
+TO_PROGRAMS = ("arrow/", "cli/work.py", "client/", "delivery/mending.py", "payload.py", "seal.py", "spark/", "work/")
+"""What a command does not ask for, or where Python is what is wanted."""
+
+
+def advised() -> list[tuple[str, str]]:
+    """Every sentence that an error of ours is made with, and where."""
+    kinds = {name for name in vars(errors) if name[0].isupper()}
+    return [
+        (path.relative_to(SOURCE).as_posix(), sentence_of(node.args[0]))
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds and node.args
+    ]
+
+
+def sentence_of(node: ast.expr) -> str:
+    if isinstance(node, ast.BinOp):
+        return sentence_of(node.left) + sentence_of(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(sentence_of, node.values))
+    return str(node.value) if isinstance(node, ast.Constant) else "X"
+
+
+def test_every_error_that_a_command_can_meet_advises_no_code() -> None:
+    found = advised()
+    assert sum(bool(CODE.search(sentence)) for _, sentence in found) > 10
+    left = [one for one in found if not one[0].startswith(TO_PROGRAMS) and CODE.search(at_the_command_line(one[1]))]
+    assert left == []
 
 
 @pytest.fixture

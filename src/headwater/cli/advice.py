@@ -19,6 +19,9 @@ IN_PYTHON = {
     r'; read faster, or subscribe with when_full="drop_oldest" or with an id': "; read faster, or say --id NAME",
     r'; read on to continue after them, or subscribe with on_gap="skip".*': "",
     r"; open it without read_only=True": "",
+    r"; use bus\.stage and bus\.commit_stage instead": "; publish to another topic",
+    r"\bclose those that nobody reads any more \(`with .*?` does\)": "end commands that nobody reads",
+    r"\bask with bus\.request, which waits below (\S+), or grant": r"have answers sent below \1, or grant",
 }
 """What is said, and what is said instead."""
 
