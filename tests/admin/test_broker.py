@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import httpx
 import pytest
 
@@ -58,6 +60,8 @@ def test_a_session_is_shown_and_disconnected(http: httpx.Client, served: Served)
             if any(subscription["filter"] == "seen/#" for subscription in one["subscriptions"])
         )
         assert session["connected"]
+        assert (session["protocol"], session["pid"]) == ("Headwater", os.getpid())
+        assert session["bytes_in"] > 0 < session["bytes_out"]
         path = f"/v1/sessions/{session['id']}"
         assert http.get(path).json()["user"] == session["user"]
         assert http.post(f"{path}/disconnect").status_code == 204

@@ -14,6 +14,7 @@ from headwater.mqtt.packets import Connack, Connect, Disconnect, Publish
 from headwater.mqtt.properties import NONE, Properties
 from headwater.mqtt.reasons import Reason
 from headwater.mqtt.session import MqttSession
+from headwater.wire.administration import ListSessions
 from mqtt.peer import Served
 
 both = pytest.mark.parametrize("version", [V4, V5])
@@ -258,3 +259,13 @@ def test_what_a_crash_kept_from_being_forgotten_is_not_taken_for_the_session(
         peer.quiet()
         served.until(lambda: len(served.bus.subscriptions()) == 1)
         assert len(served.server.sessions) == 1
+
+
+def test_administrators_see_which_client_it_is_and_what_it_speaks() -> None:
+    with Served() as served:
+        served.mqtt("lamp-7", V5)
+        served.mqtt("lamp-8", V4)
+        found = {one.client: one for one in served.peer().ask(ListSessions())}
+        assert found["lamp-7"].protocol == "MQTT 5"
+        assert found["lamp-8"].protocol == "MQTT 3.1.1"
+        assert found["lamp-7"].bytes_in > 0 < found["lamp-7"].bytes_out

@@ -54,6 +54,8 @@ def test_a_session_is_listed_with_what_it_does(running: Running):
     near_us = 1_000_000  # the loop's clock counts milliseconds
     assert before_us - near_us <= found.connected_us <= running.bus.core.clock.now_us() + near_us
     assert (found.waiting_bytes, found.dropped) == (0, 0)
+    assert (found.protocol, found.client) == ("Headwater", running.bus.clients.list()[0].id)
+    assert found.bytes_in > 100 < found.bytes_out
     assert [(one.kind, one.filter, one.id) for one in found.subscriptions] == [
         ("live", "home/a", None),
         ("named", "home/b", "mine"),
@@ -67,7 +69,7 @@ def test_a_session_that_nobody_is_connected_to_is_listed_as_such(running: Runnin
     ann.close()
     running.until(lambda: running.session_of(ann).connection is None)
     found = sessions(running.peer("root"))[ann.session]
-    assert (found.address, found.connected_us) == ("", 0)
+    assert (found.address, found.connected_us, found.protocol, found.bytes_in) == ("", 0, "", 0)
     assert [(one.kind, one.id) for one in found.subscriptions] == [("named", "mine")]
 
 

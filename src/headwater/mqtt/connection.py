@@ -112,6 +112,11 @@ class MqttConnection(Connection):
         """The longest packet that is taken from the client."""
         return self._reader.limits.packet_bytes_max
 
+    @property
+    def language(self) -> str:
+        way = " over WebSocket" if self.is_tunnelled else ""
+        return f"MQTT {'3.1.1' if self.version == V4 else '5'}{way}"
+
     # Coming in
 
     def take(self, data: memoryview) -> None:

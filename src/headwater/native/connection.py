@@ -42,6 +42,10 @@ class NativeConnection(Connection):
         """What came behind a long publish that is being checked; None while none is."""
         self._reader = FrameReader(listener.serving.hello_bytes_max)
 
+    @property
+    def language(self) -> str:
+        return "Headwater"
+
     def take(self, data: memoryview) -> None:
         reader, session = self._reader, self.session
         had_begun = reader.partial is not None

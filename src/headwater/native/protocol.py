@@ -33,6 +33,12 @@ class NativeProtocol(Extension):
         """One that comes in by the door that only the server's own processes know."""
         return NativeConnection(self.server.listener, self._greeter, is_inner=True)
 
+    def sidecar_connection(self) -> NativeConnection:
+        """That of the process that serves HTTP, by a door that only it knows."""
+        connection = self.inner_connection()
+        connection.is_own = True
+        return connection
+
     async def start(self) -> None:
         server, serving = self.server, self.server.serving
         server.port = await server.listen(self.connection, serving.host, serving.port, server.tls_context)

@@ -61,6 +61,8 @@ class Connection(asyncio.BufferedProtocol):
         "address",
         "begun_s",
         "buffer",
+        "bytes_in",
+        "bytes_out",
         "client_id",
         "closed_s",
         "credential",
@@ -75,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_in_line",
         "is_inner",
         "is_known",
+        "is_own",
         "is_passed_on",
         "is_writable",
         "listener",
@@ -93,6 +96,8 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.is_inner = is_inner
         """Whether it came through the door that only the server's own processes know."""
+        self.is_own = False
+        """Whether it is that of the process that serves HTTP: it is nobody's client, and asks for everybody."""
         self.is_passed_on = False
         """Whether another process passes it on, which is yet to say for whom."""
         self.buffer = listener.buffer
@@ -125,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_in_line = False
         """Whether it waits for others who were to be found out about first."""
         self.begun_s = 0.0
+        self.bytes_in = self.bytes_out = 0
+        """Read and written since then, as the client's protocol has them: without TLS."""
         self.heard_s = 0.0
         self.closed_s = 0.0
         """When it was closed, though bytes may wait to be sent."""
@@ -156,6 +163,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     # What its language says
+
+    @property
+    @abstractmethod
+    def language(self) -> str:
+        """What it speaks, and in which version, as people call it."""
 
     @abstractmethod
     def take(self, data: memoryview) -> None:
@@ -224,6 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         listener = self.listener
         self.heard_s = listener.loop.time()
+        self.bytes_in += nbytes
         data = listener.buffer[:nbytes]
         if self.is_known or self.turns is None or self.turns.is_heard(self, data):
             self.hear(data)
@@ -427,6 +440,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send bytes, in the order of these calls."""
         if not data or self.is_closed or self._transport is None:
             return
+        self.bytes_out += len(data)
         if self.listener.outbox.is_open:
             self._gather((data,), len(data))
         else:
@@ -436,6 +450,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a head and the body that others may be sent too."""
         if self.is_closed or self._transport is None:
             return
+        self.bytes_out += len(head) + len(body)
         if self.listener.outbox.is_open:
             self._gather((head, body), len(head) + len(body))
         elif len(body) <= JOINED_BYTES_MAX:

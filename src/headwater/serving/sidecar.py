@@ -63,7 +63,7 @@ class Sidecar:
         loop = asyncio.get_running_loop()
         self._folder = self._files.make_private_folder("headwater-")
         native, mqtt = self._server.extension(NativeProtocol), self._server.extension(MqttProtocol)
-        self._doors.append(await self._server.open_door(native.inner_connection, self._path))
+        self._doors.append(await self._server.open_door(native.sidecar_connection, self._path))
         if self._serving.mqtt:
             self._doors.append(await mqtt.listen_tunnels(self._mqtt_path))
         self._task = loop.create_task(self._keep())

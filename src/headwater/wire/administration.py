@@ -196,6 +196,19 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Written, and not yet taken by the client."""
     dropped: int = 0
     """Messages that its live subscriptions have lost, as it was too slow."""
+    client: str = ""
+    """The id that an MQTT client chose, or that of a native one; empty for one that has none."""
+    protocol: str = ""
+    """What its connection speaks: Headwater, MQTT 5, MQTT 3.1.1 over WebSocket, …; with TLS, it says so. Empty if nobody
+    is connected."""
+    host: str = ""
+    """The name of the client's machine, if it told one,"""
+    pid: int = 0
+    """and the number of its process there."""
+    bytes_in: int = 0
+    """Read from its connection since that began,"""
+    bytes_out: int = 0
+    """and written to it."""
 
 
 class ListSessions(Request[list[SessionInfo]], frozen=True, kw_only=True):

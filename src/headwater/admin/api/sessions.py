@@ -32,6 +32,12 @@ class Session(BaseModel):
     subscriptions: list[SessionSubscription]
     waiting_bytes: int = Field(description="Written, and not yet taken by the client.")
     dropped: int = Field(description="Messages that its live subscriptions have lost, as it was too slow.")
+    client: str = Field(description="The id that an MQTT client chose, or that of a native one.")
+    protocol: str = Field(description="Headwater, MQTT 5, MQTT 3.1.1 over WebSocket, …; empty without a connection.")
+    host: str = Field(description="The name of the client's machine, if it told one.")
+    pid: int = Field(description="The number of its process there, or 0.")
+    bytes_in: int = Field(description="Read from its connection since that began.")
+    bytes_out: int = Field(description="Written to it.")
 
 
 class SessionsPage(BaseModel):

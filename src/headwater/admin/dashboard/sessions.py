@@ -24,17 +24,20 @@ class Sessions:
         self._found: dict[str, SessionInfo] = {}
         heading("Sessions", "Who is connected, and who may come back to what is kept for them.")
         with panel():
-            self._find = ui.input(placeholder="Find by user, address or id").props(
+            self._find = ui.input(placeholder="Find by client, user, address or id").props(
                 'outlined dense clearable aria-label="Find a session"'
             )
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
                 "id",
                 Empty("devices", "Nobody is connected.", "headwater sub 'home/#' --url headwater://127.0.0.1:7411"),
-                column("id", "Session", lambda one: one.id, OPENER, mono=True),
+                column("id", "Client", _name, OPENER),
                 column("user", "User", lambda one: shown.plain(one.user)),
+                column("protocol", "Protocol", lambda one: one.protocol or "–", wide=True),
                 column("address", "Address", lambda one: shown.plain(one.address), mono=True, wide=True),
                 column("state", "State", self._state, BADGE),
+                column("in", "In", lambda one: self._rate(one, "in"), number=True, wide=True),
+                column("out", "Out", lambda one: self._rate(one, "out"), number=True, wide=True),
                 column(
                     "subscriptions",
                     "Subscribes",
@@ -57,7 +60,9 @@ class Sessions:
     async def update(self) -> None:
         everyone: list[SessionInfo] = await self._frame.admin.sessions.list()
         text = (self._find.value or "").strip().lower()
-        found = [one for one in everyone if text in f"{one.id} {one.user} {one.address}".lower()]
+        found = [
+            one for one in everyone if text in f"{one.id} {one.client} {one.user} {one.address} {one.host}".lower()
+        ]
         found.sort(key=lambda one: (not one.connected_us, -one.waiting_bytes, one.user, one.id))
         self._found = {one.id: one for one in found[:SHOWN]}
         self._listing.show(self._found.values())
@@ -69,6 +74,14 @@ class Sessions:
     def _state(self, one: SessionInfo) -> str:
         here_s = self._frame.admin.bus.now.timestamp() - one.connected_us / 1e6
         return f"for {shown.span(here_s)}" if one.connected_us else "away"
+
+    def _rate(self, one: SessionInfo, way: str) -> str:
+        """How fast its bytes come or go."""
+        if not one.connected_us:
+            return "–"
+        size = one.bytes_in if way == "in" else one.bytes_out
+        rate = self._frame.growth.rate(f"session {one.id} {one.connected_us} {way}", size)
+        return "–" if rate is None else f"{shown.size(rate)}/s"
 
     async def _disconnect(self, row: Row) -> None:
         said = "Disconnected; the client may come back."
@@ -82,11 +95,17 @@ class Sessions:
         one = self._found.get(str(row["id"]))
         if one is None:
             return
-        with detail(one.id):
+        with detail(_name(one)):
             show_facts(
+                ("Session", shown.plain(one.id)),
                 ("User", shown.plain(one.user)),
+                ("Protocol", one.protocol or "–"),
+                ("Process", f"{one.pid} on {shown.plain(one.host)}" if one.pid else "–"),
                 ("Address", shown.plain(one.address) or "–"),
                 ("Connected", shown.precise(one.connected_us) if one.connected_us else "not now"),
+                ("Read", shown.size(one.bytes_in)),
+                ("Written", shown.size(one.bytes_out)),
+                ("Dropped", shown.many(one.dropped, "message")),
                 ("Kept for", shown.span(one.expire_after_s)),
                 *(
                     (
@@ -96,3 +115,10 @@ class Sessions:
                     for sub in one.subscriptions
                 ),
             )
+
+
+def _name(one: SessionInfo) -> str:
+    """By which people know it: the id that its MQTT client chose, or its machine and process, or its session."""
+    if one.pid:
+        return shown.plain(f"{one.host}:{one.pid}")
+    return shown.plain(one.client) or one.id

@@ -1,6 +1,7 @@
 """Who is here, and who may come back: sessions as administrators see and end them.
 
-Administrators see every session, others those of their own user. What a session is doing belongs to the loop, so it is
+Administrators see every session, others those of their own user; nobody sees the session of the process that serves
+HTTP, who would cut off all who look. What a session is doing belongs to the loop, so it is
 looked at there, a few sessions at a time.
 """
 
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headwater.clock import SECOND_US
 from headwater.errors import Closed, NotFound, TimedOut
@@ -62,6 +63,8 @@ class Presence:
         )
 
     def _sees(self, asking: Session, session: Session) -> bool:
+        if session.connection is not None and session.connection.is_own:
+            return False
         return session.row.user == asking.row.user or self._broker.is_admin(asking.row.user, asking.row.id)
 
     def _known(self, asking: Session, id: str) -> Session:
@@ -152,10 +155,28 @@ class Presence:
             subscriptions=tuple(served),
             waiting_bytes=0 if connection is None else connection.waiting_bytes,
             dropped=sum(one.live.dropped for one in session.pumps.values() if isinstance(one, LivePump)),
+            client=row.client or _client_id(connection, row.user),
+            **({} if connection is None else _spoken(connection)),
         )
 
     def _since_us(self, connection: Connection) -> int:
         return self._began_us + round(connection.begun_s * SECOND_US)
+
+
+def _client_id(connection: Connection | None, user: str) -> str:
+    """Of a native client: that in the registry, or what its session is known by."""
+    return "" if connection is None or connection.client_id == user else connection.client_id
+
+
+def _spoken(connection: Connection) -> dict[str, Any]:
+    """What is told of a connection."""
+    return {
+        "protocol": connection.language + (", TLS" if connection.has_tls else ""),
+        "host": connection.host,
+        "pid": connection.pid,
+        "bytes_in": connection.bytes_in,
+        "bytes_out": connection.bytes_out,
+    }
 
 
 def _address(session: Session) -> str:
