@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, Route, ViewportSize, expect, sync_playwright
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as connect_socket
@@ -500,3 +501,64 @@ def test_a_tree_of_ten_thousand_topics_is_loaded_as_far_as_it_is_looked_at(page:
 
 def test_the_dashboard_writes_nothing_beside_the_data(house: House) -> None:
     assert [one.name for one in house.folder.iterdir()] == ["data"]
+
+
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
+Theme = Literal["light", "dark"]
+DIALOG = "[role=dialog]"
+BUTTON_TEXT = '<span class="block">'
+STILL = """
+!document.querySelector(".q-dialog__inner--animating, [class*='-enter-active']")
+&& document.getAnimations().every((one) => one.playState !== "running")
+"""
+
+
+def barriers(page: Page, within: str = "html") -> list[str]:
+    """What keeps somebody from reading it: contrast, names for screen readers, and the like."""
+    page.wait_for_function(STILL)
+    found = Axe().run(page, within, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:120]} {node['failureSummary']}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"][:9]
+        # Behind the buttons of a dialog axe sees the page below it; they are the same as those of pages.
+        if within != DIALOG or one["id"] != "color-contrast" or BUTTON_TEXT not in node["html"]
+    ]
+
+
+@THEMES
+def test_everybody_can_read_every_page(house: House, page: Page, theme: Theme) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto("/")
+    for name in NAMES:
+        go(page, name)
+        if name == "Overview":
+            see(page.locator("canvas").first)
+        assert not barriers(page), name
+    page.emulate_media(color_scheme="light")
+
+
+@THEMES
+def test_everybody_can_read_the_log_in_and_what_opens_on_a_page(
+    house: House, page: Page, guest: Page, theme: Theme
+) -> None:
+    house.bus.publish("read/me", b'{"celsius": 21.5}', retain=True, key=b"k", headers={"unit": "C"})
+    house.admin.subscriptions.create(f"read-{theme}", "read/#", start="earliest")
+    guest.context.clear_cookies()
+    for one in (guest, page):
+        one.emulate_media(color_scheme=theme)
+    guest.goto("/login")
+    assert not barriers(guest)
+    page.goto("/topics?topic=read/me")
+    see(page.get_by_role("cell", name="celsius").first)
+    assert not barriers(page)
+    page.goto("/subscriptions")
+    page.get_by_role("button", name=f"read-{theme}").click()
+    see(page.get_by_role("heading", name=f"read-{theme}"))
+    assert not barriers(page, DIALOG)
+    page.goto("/channels")
+    page.get_by_role("button", name="New channel").click()
+    see(page.get_by_role("heading", name="New channel"))
+    assert not barriers(page, DIALOG)
+    page.emulate_media(color_scheme="light")

@@ -42,6 +42,8 @@ class LineConnection(Connection):
         self._protocol = protocol
         self._rest = b""
 
+    language = "lines"
+
     def take(self, data: memoryview) -> None:
         *lines, self._rest = (self._rest + bytes(data)).split(b"\n")
         if self.session is None:

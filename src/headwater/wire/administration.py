@@ -199,8 +199,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     client: str = ""
     """The id that an MQTT client chose, or that of a native one; empty for one that has none."""
     protocol: str = ""
-    """What its connection speaks: Headwater, MQTT 5, MQTT 3.1.1 over WebSocket, …; with TLS, it says so. Empty if nobody
-    is connected."""
+    """What its connection speaks: Headwater, MQTT 5, MQTT 3.1.1 over WebSocket, …; with TLS, it says so. Empty if
+    nobody is connected."""
     host: str = ""
     """The name of the client's machine, if it told one,"""
     pid: int = 0

@@ -29,7 +29,7 @@ class Broker:
             time_us=self.asked * 1_000_000,
             started_us=1,
             counters={"messages_in": 100 * self.asked, "messages_out": 0, "bytes_in": 0, "bytes_out": 0},
-            gauges={"connections": 3},
+            gauges={"connections": 3, "lag": 2, "dead": 1},
             histograms={"commit": Histogram(bounds_s=(0.001, 0.01), counts=(10 * self.asked, 0, 0), sum_s=0.0)},
         )
 

@@ -34,7 +34,7 @@ from headwater.admin.dashboard.visits import Visits
 from headwater.admin.gate import Gate
 
 STATIC = Path(__file__).parent / "static"
-ACCENT = "#0b7bab"
+ACCENT = "#07658c"
 PAGES: tuple[tuple[str, str, str, Callable[[Frame], object]], ...] = (
     ("/", "Overview", "insights", Overview),
     ("/topics", "Topics", "account_tree", Topics),

@@ -12,6 +12,7 @@ from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, show_
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
 from headwater.admin.dashboard.messages import show_facts
+from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
 from headwater.wire.administration import ChannelInfo, ChannelTrial
 
 TONES = {"delivering": "good", "idle": "good", "connecting": "busy", "failing": "bad", "paused": "quiet"}
@@ -136,6 +137,7 @@ class Channels:
                 ("Retrying", shown.count(one.retrying)),
                 ("Dead letters", f"{shown.count(one.dead)}, of subscription channel:{shown.plain(one.id)}"),
             )
+            Past(self._frame, "subscription", f"channel:{one.id}", OF_SUBSCRIPTION)
 
 
 class _Fields:

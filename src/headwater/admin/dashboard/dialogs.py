@@ -19,10 +19,16 @@ def _top() -> ui.element:
     return ui.context.client.content
 
 
+def _named(dialog: ui.dialog, title: str) -> None:
+    """What a screen reader calls it."""
+    dialog.props["aria-label"] = shown.plain(title)
+
+
 @contextmanager
 def detail(title: str, size: str = "hw-message") -> Iterator[ui.dialog]:
     """One thing in detail, under its name, which is shown as text."""
     with _top(), ui.dialog(value=True) as dialog, ui.card().classes(f"hw-dialog {size}"):
+        _named(dialog, title)
         with ui.row().classes("hw-message-head"):
             ui.label(shown.plain(title)).classes("hw-topic hw-grow").props('role="heading" aria-level="2"')
             ui.button(icon="close", on_click=dialog.close).props('flat round dense aria-label="Close"')
@@ -34,6 +40,7 @@ def detail(title: str, size: str = "hw-message") -> Iterator[ui.dialog]:
 def form(title: str) -> Iterator[ui.dialog]:
     """Something to fill in; `submit` ends it."""
     with _top(), ui.dialog(value=True) as dialog, ui.card().classes("hw-dialog"):
+        _named(dialog, title)
         ui.label(title).classes("hw-panel-title").props('role="heading" aria-level="2"')
         yield dialog
     dialog.on("hide", dialog.delete)
@@ -54,6 +61,7 @@ def submit(dialog: ui.dialog, verb: str, work: Callable[[], Awaitable[bool]]) ->
 async def confirm(question: str, verb: str) -> bool:
     """Ask before something that cannot be taken back."""
     with _top(), ui.dialog() as dialog, ui.card().classes("hw-dialog"):
+        _named(dialog, question)
         ui.label(question).classes("hw-question")
         with ui.row().classes(BUTTONS):
             ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
@@ -80,6 +88,7 @@ async def confirm_twice(question: str, verb: str, doing: Callable[[bool], Awaita
 def show_once(title: str, secret: str) -> None:
     """A secret that is told this once."""
     with _top(), ui.dialog(value=True).props("persistent") as dialog, ui.card().classes("hw-dialog"):
+        _named(dialog, title)
         ui.label(title).classes("hw-panel-title").props('role="heading" aria-level="2"')
         ui.label("It is shown this once; keep it now.").classes("hw-note")
         ui.label(secret).classes("hw-pre hw-secret").props('tabindex="0"')

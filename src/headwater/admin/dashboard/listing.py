@@ -22,7 +22,7 @@ OPENER = """
 """A cell that opens its row."""
 BAR = """
 <q-td :props="props"><div class="hw-bar-cell"><span>{{ props.value }}</span>
-  <q-linear-progress :value="props.row.share" size="6px" rounded
+  <q-linear-progress :value="props.row.share" size="6px" rounded aria-hidden="true"
     :color="props.row.share > 0.8 ? 'warning' : 'primary'" /></div></q-td>
 """
 """A number with its share of the largest."""

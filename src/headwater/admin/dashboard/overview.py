@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
 from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
-from headwater.admin.dashboard.charts import Chart, Point
+from headwater.admin.dashboard.charts import (
+    BYTES_PER_SECOND,
+    GAP_US,
+    MILLISECONDS,
+    NUMBER,
+    PER_SECOND,
+    Chart,
+    Plot,
+    Point,
+    with_gaps,
+)
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import Listing, column
+from headwater.admin.dashboard.past import SPANS as PAST_SPANS
+from headwater.admin.dashboard.past import past, span_toggle
 from headwater.admin.dashboard.sampler import Sample
 from headwater.clock import SECOND_US
 from headwater.events import Event
@@ -16,13 +29,18 @@ from headwater.wire.administration import Figures, Health
 EVENTS_SHOWN = 12
 ROOTS_SHOWN = 8
 EVENTS_EVERY_S = 3.0
-GAP_US = 4 * SECOND_US
-"""Samples further apart are no line."""
+TILES = ("Published", "Delivered", "Commit p99", "Behind", "Dead letters", "Connections", "Topics", "Stored")
+LIVE_S = 600
+SPANS = {LIVE_S: "10 min"} | PAST_SPANS
+PAST_EVERY_S = 15.0
 
-PER_SECOND = "v => v == null ? '–' : headwater.brief(v) + '/s'"
-MILLISECONDS = "v => v == null ? '–' : headwater.brief(v) + ' ms'"
-BYTES = "v => v == null ? '–' : headwater.brief(v) + 'B/s'"
-NUMBER = "v => v == null ? '–' : headwater.brief(v)"
+PLOTS = (
+    Plot("Messages", "Messages a second", (("Published", "in_s"), ("Delivered", "out_s")), PER_SECOND),
+    Plot("Commits", "How long commits take", (("p50", "commit_p50_s"), ("p99", "commit_p99_s")), MILLISECONDS, 1000),
+    Plot("Lag", "Messages that subscriptions have not acked", (("Behind", "lag"), ("Dead letters", "dead")), NUMBER),
+    Plot("Connections", "Connections", (("Connections", "connections"),), NUMBER),
+    Plot("Bytes", "Bytes a second", (("In", "bytes_in_s"), ("Out", "bytes_out_s")), BYTES_PER_SECOND),
+)
 
 
 class Overview:
@@ -32,15 +50,13 @@ class Overview:
         self._frame = frame
         self._shown_us = 0
         self._charts: list[Chart] = []
-        heading("Overview", "What goes through the broker now, and in the last ten minutes.")
+        with heading("Overview", "What goes through the broker now, and in the last day."):
+            self._span = span_toggle(SPANS, LIVE_S).on_value_change(self._show_span)
         self._health = ui.row().classes("hw-health")
         with ui.element("div").classes("hw-tiles"):
-            self._tiles = {
-                name: _Tile(name)
-                for name in ("Published", "Delivered", "Commit p99", "Connections", "Topics", "Stored")
-            }
+            self._tiles = {name: _Tile(name) for name in TILES}
         with ui.element("div").classes("hw-charts"):
-            self._places = [panel(title) for title in ("Messages", "Commits", "Connections", "Bytes")]
+            self._places = [panel(plot.panel) for plot in PLOTS]
         with ui.element("div").classes("hw-columns"):
             with panel("Roots"):
                 empty = Empty("water_drop", "Nothing was published yet.", "headwater pub home/kitchen/temp 21.5")
@@ -74,6 +90,7 @@ class Overview:
         self._slow_panel.visible = False
         frame.every(1.0, self._update)
         frame.every(EVENTS_EVERY_S, self._update_events)
+        frame.every(PAST_EVERY_S, self._update_past)
 
     async def _update(self) -> None:
         sampler = self._frame.sampler
@@ -83,27 +100,49 @@ class Overview:
         if sampler.figures is not None:
             self._show_figures(sampler.figures)
         if not self._charts:
-            self._draw(list(sampler.history))
+            await self._draw()
         fresh = [sample for sample in sampler.history if sample.time_us > self._shown_us]
         if fresh:
             self._show_sample(fresh[-1])
-            for chart, points in zip(self._charts, _points(fresh), strict=True):
-                chart.push(points)
+            if self._span.value == LIVE_S:
+                for chart, points in zip(self._charts, self._live_points(fresh), strict=True):
+                    chart.push(points)
             self._shown_us = fresh[-1].time_us
 
-    def _draw(self, samples: list[Sample]) -> None:
+    def _live_points(self, samples: list[Sample]) -> list[list[Point]]:
+        """Of each chart, behind what it shows."""
+        asked = [(sample.time_us, msgspec.structs.asdict(sample)) for sample in samples]
+        return [
+            with_gaps(((time_us, plot.row(time_us, values)) for time_us, values in asked), GAP_US, self._shown_us)
+            for plot in PLOTS
+        ]
+
+    async def _all_points(self) -> list[list[Point]]:
+        """Of each chart, for the span that is shown: what the server has sampled, and what was looked at since."""
+        span_s = int(self._span.value)
+        found = await past(self._frame, "broker", "", span_s)
+        points = [plot.past(found) for plot in PLOTS]
+        if span_s != LIVE_S:
+            return points
+        self._shown_us = found.times_us[-1] if found.times_us else 0
+        since = [sample for sample in self._frame.sampler.history if sample.time_us > self._shown_us]
+        live = self._live_points(since)
+        self._shown_us = since[-1].time_us if since else self._shown_us
+        return [[*before, *after] for before, after in zip(points, live, strict=True)]
+
+    async def _draw(self) -> None:
         """Once the page stands: the library that draws is the largest part of it."""
-        lines = (
-            (("Published", "Delivered"), PER_SECOND),
-            (("p50", "p99"), MILLISECONDS),
-            (("Connections",), NUMBER),
-            (("In", "Out"), BYTES),
-        )
-        titles = ("Messages a second", "How long commits take", "Connections", "Bytes a second")
-        for place, title, (names, form), points in zip(self._places, titles, lines, _points(samples), strict=True):
+        for place, plot, points in zip(self._places, PLOTS, await self._all_points(), strict=True):
             with place:
-                self._charts.append(Chart(title, names, form, points))
-        self._shown_us = samples[-1].time_us if samples else 0
+                self._charts.append(Chart(plot, points))
+
+    async def _show_span(self) -> None:
+        for chart, points in zip(self._charts, await self._all_points(), strict=True):
+            chart.replace(points)
+
+    async def _update_past(self) -> None:
+        if self._span.value != LIVE_S:
+            await self._show_span()
 
     def _show_sample(self, sample: Sample) -> None:
         tiles = self._tiles
@@ -116,6 +155,10 @@ class Overview:
         tiles, gauges = self._tiles, figures.gauges
         tiles["Connections"].show(
             shown.count(gauges.get("connections", 0)), f"{shown.count(gauges.get('sessions', 0))} sessions"
+        )
+        tiles["Behind"].show(shown.brief(gauges.get("lag", 0)), f"{shown.brief(gauges.get('in_flight', 0))} in flight")
+        tiles["Dead letters"].show(
+            shown.brief(gauges.get("dead", 0)), f"{shown.brief(gauges.get('retrying', 0))} retrying"
         )
         tiles["Topics"].show(shown.brief(gauges.get("topics", 0)), f"in {shown.count(gauges.get('roots', 0))} roots")
         up_s = (figures.time_us - figures.started_us) / SECOND_US
@@ -156,27 +199,3 @@ class _Tile:
             self._value.text = value
         if self._more.text != more:
             self._more.text = more
-
-
-def _points(samples: list[Sample]) -> tuple[list[Point], ...]:
-    """Of each chart."""
-
-    def thousand(value_s: float | None) -> float | None:
-        return None if value_s is None else 1000 * value_s
-
-    charts: tuple[list[Point], ...] = ([], [], [], [])
-    before_us = samples[0].time_us if samples else 0
-    for sample in samples:
-        time = sample.time_us / 1000
-        values: tuple[tuple[float | None, ...], ...] = (
-            (sample.in_s, sample.out_s),
-            (thousand(sample.commit_p50_s), thousand(sample.commit_p99_s)),
-            (sample.connections,),
-            (sample.bytes_in_s, sample.bytes_out_s),
-        )
-        for points, these in zip(charts, values, strict=True):
-            if sample.time_us - before_us > GAP_US:
-                points.append((time - 1, *(None for _ in these)))  # nobody looked: the line stops and begins anew
-            points.append((time, *these))
-        before_us = sample.time_us
-    return charts

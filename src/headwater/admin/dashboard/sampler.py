@@ -35,6 +35,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """None if nothing was committed."""
     commit_p99_s: float | None
     connections: float
+    lag: float
+    dead: float
 
 
 class Sampler:
@@ -91,4 +93,6 @@ def sample(before: Figures, now: Figures) -> Sample:
         commit_p50_s=rates.quantile_s("commit", 0.5),
         commit_p99_s=rates.quantile_s("commit", 0.99),
         connections=now.gauges["connections"],
+        lag=now.gauges["lag"],
+        dead=now.gauges["dead"],
     )

@@ -13,6 +13,7 @@ from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, submi
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
 from headwater.admin.dashboard.messages import show_facts
+from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
 from headwater.errors import Malformed
 from headwater.message import ConsumerInfo, StateInfo, SubscriptionInfo
 from headwater.wire.administration import SubscriptionDetail
@@ -144,6 +145,7 @@ class _Shown:
                 label="Messages in flight and failed",
             )
             self._is_paused = False
+            Past(frame, "subscription", id, OF_SUBSCRIPTION)
             frame.every(1.0, self._update)
 
     async def _update(self) -> None:

@@ -9,10 +9,17 @@ window.headwater = {
     if (data.length > keep) data.splice(0, data.length - keep);
     chart.setOption({ dataset: { source: data } });
   },
+  replace(id, points) {
+    const chart = getElement(id)?.chart;
+    if (!chart) return;
+    chart.hwPoints = points;
+    chart.setOption({ dataset: { source: points } });
+  },
   brief(value) {
     for (const [bound, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
       if (value >= bound) return +(value / bound).toPrecision(3) + unit;
     return +value.toPrecision(3) + "";
   },
 };
+document.documentElement.lang = "en";
 document.addEventListener("visibilitychange", () => emitEvent("hw-hidden", document.hidden));

@@ -24,6 +24,10 @@ export default {
   data() {
     return { shown: this.rows, at: 0 };
   },
+  mounted() {
+    // Between the tree and its rows nothing may take the focus.
+    this.$el.querySelector(".q-virtual-scroll__content")?.removeAttribute("tabindex");
+  },
   watch: {
     rows(rows) {
       // The row that has the focus keeps it, wherever it stands now.

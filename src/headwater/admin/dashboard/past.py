@@ -1,0 +1,69 @@
+"""The past of one root or subscription, as charts of the last hour, six hours or day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from nicegui import ui
+
+from headwater.admin.client import Kind
+from headwater.admin.dashboard.charts import BYTES, NUMBER, PER_SECOND, Chart, Plot
+from headwater.admin.dashboard.frame import Frame
+from headwater.clock import SECOND_US, to_datetime
+from headwater.errors import NotFound
+from headwater.wire.administration import HistoryLines
+
+SPANS = {3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "24 h"}
+POINTS = 360
+EVERY_S = 30.0
+
+OF_ROOT = (
+    Plot("Messages", "Messages a second", (("Published", "in_s"),), PER_SECOND),
+    Plot("Size", "Bytes on disk", (("Size", "bytes"),), BYTES),
+)
+OF_SUBSCRIPTION = (
+    Plot("Behind", "Messages that it has not acked", (("Behind", "lag"), ("In flight", "in_flight")), NUMBER),
+    Plot("Failed", "Messages that failed", (("Retrying", "retrying"), ("Dead letters", "dead")), NUMBER),
+)
+
+
+def span_toggle(spans: dict[int, str], value: int) -> ui.toggle:
+    """Which span is shown."""
+    return ui.toggle(spans, value=value).props('dense no-caps unelevated aria-label="Span"').classes("hw-spans")
+
+
+async def past(frame: Frame, kind: Kind, name: str, span_s: int) -> HistoryLines:
+    """What was sampled in so many seconds until now."""
+    since = to_datetime(round(frame.admin.bus.now.timestamp() * SECOND_US) - span_s * SECOND_US)
+    found: HistoryLines = await frame.admin.history(kind, name, since=since, points=POINTS)
+    return found
+
+
+class Past:
+    """The charts while they are seen."""
+
+    def __init__(self, frame: Frame, kind: Kind, name: str, plots: Sequence[Plot]) -> None:
+        self._frame, self._kind, self._name, self._plots = frame, kind, name, plots
+        self._charts: list[Chart] = []
+        with ui.row().classes("hw-toolbar"):
+            ui.label("The last day").classes("hw-panel-title")
+            self._span = span_toggle(SPANS, 3600).on_value_change(self.update)
+        self._note = ui.label("Nothing was sampled yet: it is once a minute.").classes("hw-note")
+        self._place = ui.element("div").classes("hw-charts")
+        frame.every(EVERY_S, self.update)
+
+    async def update(self) -> None:
+        """Show what there is."""
+        found = None
+        with suppress(NotFound):
+            found = await past(self._frame, self._kind, self._name, int(self._span.value))
+        self._note.visible = found is None
+        if found is None:
+            return
+        if not self._charts:
+            with self._place:
+                self._charts = [Chart(plot, plot.past(found)) for plot in self._plots]
+        else:
+            for chart, plot in zip(self._charts, self._plots, strict=True):
+                chart.replace(plot.past(found))
