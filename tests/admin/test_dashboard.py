@@ -260,6 +260,24 @@ def test_what_is_published_arrives(house: House, page: Page) -> None:
     see(page.get_by_text("Retained since"))
 
 
+def test_messages_are_downloaded_and_published_once_more(house: House, page: Page) -> None:
+    house.bus.publish("taken/a", {"celsius": 21.5}, key=b"k", headers={"unit": "C"})
+    house.bus.publish("taken/a", b"\xff\x00")
+    page.goto("/topics?topic=taken/a")
+    see(page.get_by_role("cell", name="unit=C"))
+    with page.expect_download() as taken:
+        page.get_by_role("button", name="Download as JSON lines").click()
+    first, second = map(json.loads, Path(taken.value.path()).read_text(encoding="utf-8").splitlines())
+    assert (first["offset"], first["json"], ["unit", "C"] in first["headers"]) == (1, {"celsius": 21.5}, True)
+    assert (second["topic"], second["payload_base64"]) == ("taken/a", "/wA=")
+    page.get_by_role("button", name="1", exact=True).click()
+    page.get_by_role("button", name="Publish again").click()
+    page.get_by_role("dialog", name="once more?").get_by_role("button", name="Publish").click()
+    see(page.get_by_text("Published as offset 3."))
+    (again,) = house.bus.replay("taken/#", after=2)
+    assert (again.json(), again.key, again.headers["unit"]) == ({"celsius": 21.5}, b"k", "C")
+
+
 def test_messages_are_paged_back_and_found_by_offset_and_time(house: House, page: Page) -> None:
     house.bus.publish_many([("pages/a", f"number {n}".encode()) for n in range(1, 121)])
     page.goto("/topics?topic=pages/a")
@@ -332,8 +350,10 @@ def test_a_subscription_is_made_paused_sought_and_deleted(house: House, page: Pa
     page.get_by_role("button", name="New subscription").click()
     page.get_by_label("Id", exact=True).fill("by-hand")
     page.get_by_label("Filter", exact=True).fill("made/#")
-    page.get_by_role("button", name="Create").click()
+    page.get_by_label("Attempts", exact=False).fill("2")
+    page.get_by_label("Filter", exact=True).press("Enter")
     page.get_by_role("button", name="by-hand").click()
+    see(page.get_by_text("max_attempts 2", exact=False))
     page.get_by_label("Seek to").fill("earliest")
     page.get_by_role("button", name="Seek", exact=True).click()
     see(page.get_by_text("5 messages"))

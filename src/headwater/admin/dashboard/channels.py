@@ -45,6 +45,7 @@ class Channels:
                 column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True),
                 column("destination", "Destination", _destination, mono=True, wide=True),
                 column("state", "State", lambda one: one.state, BADGE),
+                column("error", "Last error", lambda one: shown.plain(one.error) or "–", line=True, wide=True),
                 column("delivered", "Delivered", lambda one: shown.count(one.delivered), number=True, wide=True),
                 column("lag", "Behind", lambda one: shown.count(one.lag), number=True, wide=True),
                 column("dead", "Dead", lambda one: shown.count(one.dead), number=True, wide=True),

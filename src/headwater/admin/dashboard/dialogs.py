@@ -46,8 +46,12 @@ def form(title: str) -> Iterator[ui.dialog]:
     dialog.on("hide", dialog.delete)
 
 
+ENTER = "(event) => event.target.matches('input:not([role=combobox])') && emit()"
+"""In a field; in a choice, Enter opens it."""
+
+
 def submit(dialog: ui.dialog, verb: str, work: Callable[[], Awaitable[bool]]) -> None:
-    """The buttons of a form; what went right closes it."""
+    """The buttons of a form, which Enter in a field ends, too; what went right closes it."""
 
     async def done() -> None:
         if await work():
@@ -56,6 +60,7 @@ def submit(dialog: ui.dialog, verb: str, work: Callable[[], Awaitable[bool]]) ->
     with ui.row().classes(BUTTONS):
         ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
         ui.button(verb, on_click=done).props("unelevated no-caps")
+    dialog.on("keydown.enter", done, js_handler=ENTER)
 
 
 async def confirm(question: str, verb: str) -> bool:

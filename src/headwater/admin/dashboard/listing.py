@@ -32,6 +32,10 @@ BADGE = """
 """A word with a tone: good, bad, busy or quiet."""
 
 
+SELECTION = {"header-selection": "Select all", "body-selection": "Select"}
+"""Where boxes are ticked, and what a screen reader calls them."""
+
+
 def row_button(event: str, icon: str, label: str, *, color: str = "", disabled: str = "false") -> str:
     """A button for `Listing.buttons`; icon and label may be expressions of Vue, in quotes if they are words."""
     tint = f'color="{color}"' if color else ""
@@ -101,6 +105,9 @@ class Listing:
         if on_open is not None:
             opened = on_open
             self.table.on("open", lambda event: opened(event.args))
+        if selection:
+            for place, name in SELECTION.items():
+                self.table.add_slot(place, f'<q-checkbox v-model="props.selected" dense aria-label="{name}" />')
         self.table.visible = False
         for column in columns:
             if column.cell:  # rows come into it as data, never as part of it

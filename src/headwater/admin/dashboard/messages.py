@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from nicegui import ui
 
+from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
-from headwater.admin.dashboard.dialogs import copy, detail
+from headwater.admin.dashboard.dialogs import confirm, copy, detail
 from headwater.admin.dashboard.frame import Empty, Frame, telling
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.pager import PAGE, Page, Pager
+from headwater.clock import to_datetime
 from headwater.errors import Malformed
 from headwater.message import Envelope, Headers
+from headwater.receipt import Receipt
 
+DOWNLOADED_MAX = 10_000
+"""Messages in a download: the newest."""
 PLACE = "an offset, or a time (UTC): 2026-01-31 12:00"
 
 
@@ -37,6 +43,9 @@ class Messages:
             self._place.classes("hw-place").on("keydown.enter", self._go)
             ui.button("Go", on_click=self._go).props("flat dense no-caps")
             ui.space()
+            ui.button(icon="download", on_click=self._download).props(
+                'flat round dense aria-label="Download as JSON lines"'
+            ).tooltip(f"The newest {shown.count(DOWNLOADED_MAX)} as JSON lines")
             ui.switch("Follow", on_change=self._set_follows).props("dense")
         self._note = ui.label().classes("hw-note").props('role="status"')
         is_one = not set("+#") & set(filter)
@@ -44,11 +53,14 @@ class Messages:
         self._listing = Listing(
             "offset",
             Empty("forum", "No messages here.", f"headwater pub {_quoted(filter)} 'hello'" if is_one else ""),
-            column("offset", "Offset", lambda one: one.offset, OPENER),
+            column("number", "Offset", lambda one: shown.count(one.offset), OPENER, number=True),
             column("time", "Time (UTC)", lambda one: shown.moment(one.time_us), wide=True),
             *topic,
+            column("key", "Key", lambda one: "" if one.key is None else shown.preview(one.key), mono=True, wide=True),
+            column("headers", "Headers", _headers, mono=True, line=True, wide=True),
             column("preview", "Payload", lambda one: shown.preview(one.payload), mono=True, line=True),
             column("size", "Size", lambda one: shown.size(len(one.payload)), number=True, wide=True),
+            more=lambda one: {"offset": one.offset},
             on_open=self._open,
             label="Messages",
         )
@@ -118,9 +130,15 @@ class Messages:
         else:
             self._say("")
 
+    async def _download(self) -> None:
+        with telling():
+            found = await self._pager.last(DOWNLOADED_MAX)
+            lines = b"".join(msgspec.json.encode(_as_json(one)) + b"\n" for one in found)
+            ui.download.content(lines, "messages.jsonl", "application/x-ndjson")
+
     async def _open(self, row: Row) -> None:
         with telling():
-            show_message(await self._pager.one(int(row["offset"])))
+            show_message(await self._pager.one(int(row["offset"])), self._frame)
 
 
 def _place(text: str) -> int | datetime:
@@ -138,7 +156,45 @@ def _quoted(topic: str) -> str:
     return "'" + shown.plain(topic).replace("'", "'\\''") + "'"
 
 
-def show_message(message: Envelope) -> None:
+def _headers(message: Envelope) -> str:
+    return shown.plain(", ".join(f"{name}={value}" for name, value in message.header_pairs))
+
+
+def _as_json(message: Envelope) -> dict[str, Any]:
+    """A line of a download: the payload as JSON where it is some, else as text, else in base64."""
+    line: dict[str, Any] = {
+        "topic": message.topic,
+        "offset": message.offset,
+        "time": to_datetime(message.time_us),
+        "headers": message.header_pairs,
+    }
+    if message.key is not None:
+        line["key_base64"] = message.key
+    try:
+        return line | {"json": msgspec.Raw(msgspec.json.encode(msgspec.json.decode(message.payload)))}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = shown.as_text(message.payload)
+    return line | ({"payload_base64": message.payload} if text is None else {"text": text})
+
+
+def _publish_again(frame: Frame, message: Envelope) -> ui.button:
+    """A button that publishes the same once more."""
+
+    async def doing(admin: Admin) -> str | None:
+        if not await confirm(f"Publish this to {shown.plain(message.topic)} once more?", "Publish"):
+            return None
+        pairs = tuple(message.header_pairs)
+        receipt: Receipt = await admin.bus.publish(message.topic, message.payload, key=message.key, headers=pairs)
+        return f"Published as offset {shown.count(receipt.offset)}."
+
+    async def publish() -> None:
+        frame.check_sight(message.topic)
+        await frame.do("operator", doing)
+
+    return ui.button("Publish again", icon="send", on_click=publish).props("flat dense no-caps")
+
+
+def show_message(message: Envelope, frame: Frame) -> None:
     """One message, in full."""
     with detail(message.topic):
         show_facts(
@@ -148,6 +204,8 @@ def show_message(message: Envelope) -> None:
             *key_and_headers(message.key, message.header_pairs),
         )
         show_payload(message.payload)
+        with ui.row().classes("hw-toolbar"):
+            frame.needs("operator", _publish_again(frame, message))
 
 
 def key_and_headers(key: bytes | None, headers: Headers) -> list[tuple[str, str]]:

@@ -93,6 +93,11 @@ class Pager:
         extent = await self.extent(moment)
         return await self.upto(extent.places[0] - 1 if extent.places else extent.end - 1, extent)
 
+    async def last(self, most: int) -> list[Envelope]:
+        """The newest so many, oldest first, of those that are found in the time there is."""
+        extent = await self.extent()
+        return await self._read(max(extent.first, extent.end - LOOKED_MAX), extent.end - 1, most)
+
     async def one(self, offset: int) -> Envelope:
         found = await self._read(offset, offset, 1)
         if not found:

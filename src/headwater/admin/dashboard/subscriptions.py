@@ -16,13 +16,20 @@ from headwater.admin.dashboard.messages import show_facts
 from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
 from headwater.errors import Malformed
 from headwater.message import ConsumerInfo, StateInfo, SubscriptionInfo
-from headwater.wire.administration import SubscriptionDetail
+from headwater.wire.administration import ChannelInfo, SubscriptionDetail
 from headwater.wire.request import Option
 
 SHOWN = 200
 """Subscriptions that are listed, furthest behind first; others are found by their name."""
 STATES_SHOWN = 200
 STATE_TONES = {"retry": "busy", "dead": "bad"}
+CHANNEL = "channel:"
+ORDERS = {
+    "strict": "strict: none overtakes one that failed",
+    "key": "key: the same for each key",
+    "none": "none: as fast as it goes",
+}
+ATTEMPTS = 5
 EMPTY = "Nobody subscribes durably yet."
 COMMAND = "headwater sub 'home/#' --id watcher --start earliest"
 
@@ -33,6 +40,8 @@ class Subscriptions:
     def __init__(self, frame: Frame, id: str = "") -> None:
         """`id`: the one to begin with."""
         self._frame = frame
+        self._channels: dict[str, str] = {}
+        """What the subscriptions of channels are called."""
         self._most = 1
         """How far behind the last of them is."""
         with heading("Subscriptions", "Who gets what, how far they are, and what failed."):
@@ -46,14 +55,14 @@ class Subscriptions:
             self._listing = Listing(
                 "id",
                 Empty("inbox", EMPTY, COMMAND),
-                column("id", "Subscription", lambda one: one.id, OPENER),
+                column("name", "Subscription", self._name, OPENER),
                 column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True, wide=True),
                 column("lag", "Behind", lambda one: shown.count(one.lag), BAR, number=True),
                 column("in_flight", "In flight", lambda one: shown.count(one.in_flight or 0), number=True, wide=True),
                 column("retrying", "Retrying", lambda one: shown.count(one.retrying), number=True, wide=True),
                 column("dead", "Dead", lambda one: shown.count(one.dead), number=True),
                 column("state", "State", lambda one: _state(one)[0], BADGE),
-                more=lambda one: {"share": one.lag / self._most, "tone": _state(one)[1]},
+                more=lambda one: {"id": one.id, "share": one.lag / self._most, "tone": _state(one)[1]},
                 on_open=lambda row: _Shown(frame, str(row["id"])),
                 label="Subscriptions",
             )
@@ -63,13 +72,19 @@ class Subscriptions:
 
     async def update(self) -> None:
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
+        if any(one.id.startswith(CHANNEL) for one in everyone):
+            channels: list[ChannelInfo] = await self._frame.admin.channels.list()
+            self._channels = {CHANNEL + one.id: f"channel {one.name}" for one in channels}
         text = (self._find.value or "").strip().lower()
-        found = [one for one in everyone if text in one.id.lower() or text in one.filter.lower()]
+        found = [one for one in everyone if text in f"{one.id} {one.filter} {self._name(one)}".lower()]
         found.sort(key=lambda one: (-one.lag, one.id))
         self._most = max([1, *(one.lag for one in found)])
         self._listing.show(found[:SHOWN])
         left = len(found) - SHOWN
         self._note.text = f"{shown.count(left)} more are not shown; find them by id or filter." if left > 0 else ""
+
+    def _name(self, one: SubscriptionInfo) -> str:
+        return shown.plain(self._channels.get(one.id, one.id))
 
     def _new(self) -> None:
         with form("New subscription") as dialog:
@@ -79,9 +94,13 @@ class Subscriptions:
                 {"latest": "from now on", "earliest": "from the beginning"}, value="latest", label="Start"
             )
             start.props("outlined dense")
+            order = ui.select(ORDERS, value="strict", label="Order").props("outlined dense")
+            attempts = ui.number("Attempts before it is a dead letter; 0: no limit", value=ATTEMPTS, min=0, step=1)
+            attempts.props("outlined dense")
 
             async def doing(admin: Admin) -> str:
-                await admin.subscriptions.create(name.value or "", topics.value or "", start=start.value)
+                chosen: dict[str, Option] = {"order": order.value, "max_attempts": int(attempts.value or 0)}
+                await admin.subscriptions.create(name.value or "", topics.value or "", start=start.value, **chosen)
                 return f"{shown.plain(name.value)} is there."
 
             submit(dialog, "Create", lambda: self._frame.do("operator", doing, self.update))
