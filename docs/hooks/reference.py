@@ -88,7 +88,7 @@ def _usage(command: Any, name: str) -> Iterator[str]:
 
 
 def _default(option: Any) -> str:
-    if not getattr(option, "show_default", False) or option.default in {None, False, ()} or callable(option.default):
+    if not getattr(option, "show_default", False) or option.default in {None, False, "", ()} or callable(option.default):
         return ""
     return f" Default: `{option.default}`."
 
