@@ -11,7 +11,7 @@ from docs.pages import ELSEWHERE, READ, REPO, RUN, Block, blocks, pages
 from docs.reader import Reader
 from docs.screen import Screen
 
-NOT_RUN_MAX = 60
+NOT_RUN_MAX = 30
 """How many blocks no test runs, at most. Fewer is better."""
 
 LOOKS_RUN = re.compile(r"\$ |(?:headwater|curl|pip|podman|docker|mosquitto_\w+|python\d?|make) [a-z-]|import |bus\b")
