@@ -88,9 +88,8 @@ def _usage(command: Any, name: str) -> Iterator[str]:
 
 
 def _default(option: Any) -> str:
-    if not getattr(option, "show_default", False) or option.default in {None, False, "", ()} or callable(option.default):
-        return ""
-    return f" Default: `{option.default}`."
+    is_shown = getattr(option, "show_default", False) and not callable(option.default)
+    return f" Default: `{option.default}`." if is_shown and option.default not in {None, False, "", ()} else ""
 
 
 def _text(text: str | None) -> str:
