@@ -304,6 +304,9 @@ class Bus(WorkingBus):
         found = await asyncio.to_thread(self.threads.core.retained, filter)
         return Retained(filter, ends, map(asynchronous, found), lambda *place: self.follow(place[0], after=place[1]))
 
+    def _sql_memory_bytes(self) -> int:
+        return self.config.sql_memory_bytes
+
     def _readable(self) -> ThreadBus:
         return self.threads
 

@@ -11,8 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
-from headwater import surface
-from headwater.arrow import asked
+from headwater import arrow, surface
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER, Policy
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from headwater.arrow.reader import Asked
+    from headwater.arrow.result import Result
     from headwater.arrow.source import Readable, Source
 
 
@@ -170,7 +170,23 @@ class Working(ABC):
 
     @like(surface.Bus.arrow)
     def arrow(self, filter: str, **options: Any) -> Batches:
-        return Batches(self._readable(), asked(filter, **options))
+        return Batches(self._readable(), arrow.asked(filter, **options))
+
+    @abstractmethod
+    def _sql_memory_bytes(self) -> int: ...
+
+    @like(surface.Bus.frame)
+    async def frame(self, filter: str, *, library: Literal["pandas", "polars"] | None = None, **options: Any) -> Any:
+        return await asyncio.to_thread(arrow.frame, self._readable(), filter, library, **options)
+
+    @like(surface.Bus.sql)
+    async def sql(self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any) -> Result:
+        asked = arrow.query(self._readable(), query, params, self._sql_memory_bytes(), **options)
+        try:
+            return await asyncio.to_thread(asked.answer)
+        except asyncio.CancelledError:
+            asked.interrupt()
+            raise
 
     @like(surface.Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:

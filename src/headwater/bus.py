@@ -277,6 +277,9 @@ class Bus(surface.Threaded):
     def follow(self, filter: str, **options: Any) -> Reading:
         return self._keeping(self.core.read(filter, **options, follows=True))
 
+    def _sql_memory_bytes(self) -> int:
+        return self.config.sql_memory_bytes
+
     def _columns(self, filter: str, columns: Sequence[str], **options: Any) -> Source:
         from headwater.arrow.source import Stored
 

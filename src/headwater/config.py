@@ -334,6 +334,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Requests that wait for an answer; one more: QuotaExceeded (429)."""
     request_timeout_s: float = 5.0
     """How long `request` waits for a reply unless told."""
+    sql_memory_bytes: int = 512 * MIB
+    """Memory of a query of `bus.sql`, and bytes of its answer; beyond either: TooLarge (413)."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -652,6 +654,8 @@ class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Requests to others that wait for their answer; one more: QuotaExceeded (429)."""
     answer_timeout_s: float = 5.0
     """How long `request` waits for its answer unless told: TimedOut (504)."""
+    sql_memory_bytes: int = 512 * MIB
+    """Memory of a query of `bus.sql`, and bytes of its answer; beyond either: TooLarge (413)."""
     frame_bytes_max: int = 1 * GIB
     """A longer frame from the server ends the connection (413)."""
     write_bytes_max: int = 1 * MIB

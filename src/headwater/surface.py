@@ -30,7 +30,7 @@ from typing import (
     runtime_checkable,
 )
 
-from headwater.arrow import asked
+from headwater import arrow
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import Policy
@@ -67,6 +67,7 @@ from headwater.work.workers import Workers
 if TYPE_CHECKING:
     import pyarrow
 
+    from headwater.arrow.result import Result
     from headwater.arrow.source import Source
 
 P = ParamSpec("P")
@@ -510,6 +511,39 @@ class Bus(Made, Protocol):
         is gone raises a Gap, or with on_gap="skip" is left out. Needs `pip install 'headwater[arrow]'`.
         """
 
+    def frame(
+        self,
+        filter: str,
+        *,
+        library: Literal["pandas", "polars"] | None = None,
+        after: After = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        upto: Mapping[str, int] | None = None,
+        columns: Sequence[str] | None = None,
+        fields: Mapping[str, type] | None = None,
+        on_gap: OnGap = "raise",
+    ) -> Any:
+        """History as one frame of pandas or Polars, whichever is installed: what `arrow` reads, all of it in memory."""
+
+    def sql(
+        self,
+        query: str,
+        params: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        fields: Mapping[str, type] | None = None,
+        on_gap: OnGap = "raise",
+    ) -> Result:
+        """Ask topics in SQL, by DuckDB: `bus.sql("select topic, avg(value) from 'home/#' group by 1")`.
+
+        A filter in quotes is a table of what there is now, from `since` on and before `until`. It has the columns of
+        `arrow`, `fields` too, and three of the payload: `text`, `value` (the number that it is) and `json`; each is
+        null where the payload is no such thing, and only those that the query names are made. `$name` in the query is
+        one of `params`. The answer is iterated as tuples, or taken as `.arrow`, `.frame()` or `.rows()`.
+        """
+
     def topics(self, filter: str = "#") -> list[TopicInfo]:
         """Topics that have messages or a retained value, by name."""
 
@@ -698,9 +732,20 @@ class Threaded(Bus, Protocol):
     def _columns(self, filter: str, columns: Sequence[str], **options: Any) -> Source:
         """Where messages come from as columns."""
 
+    def _sql_memory_bytes(self) -> int:
+        """What a query may take."""
+
     @like(Bus.arrow)
     def arrow(self, filter: str, **options: Any) -> pyarrow.RecordBatchReader:
-        return asked(filter, **options).open(self)[0]
+        return arrow.asked(filter, **options).open(self)[0]
+
+    @like(Bus.frame)
+    def frame(self, filter: str, *, library: Literal["pandas", "polars"] | None = None, **options: Any) -> Any:
+        return arrow.frame(self, filter, library, **options)
+
+    @like(Bus.sql)
+    def sql(self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any) -> Result:
+        return arrow.query(self, query, params, self._sql_memory_bytes(), **options).answer()
 
     def request(
         self,

@@ -14,6 +14,8 @@ from headwater.errors import Malformed
 
 if TYPE_CHECKING:
     from headwater.arrow.reader import Asked
+    from headwater.arrow.source import Readable
+    from headwater.arrow.sql import Query
 
 EXTRA = "pip install 'headwater[arrow]'"
 
@@ -23,6 +25,23 @@ def check_installed(*names: str) -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise Malformed(f"this is read with {' and '.join(missing)}, which is not installed: {EXTRA}")
+
+
+def query(bus: Readable, query: str, params: Any, memory_bytes: int, **options: Any) -> Query:
+    """What `bus.sql` is asked for."""
+    check_installed("duckdb", "numpy", "pyarrow")
+    from headwater.arrow.sql import Query
+
+    return Query(bus, query, params, memory_bytes, **options)
+
+
+def frame(bus: Readable, filter: str, library: Any, **options: Any) -> Any:
+    """What `bus.frame` gives."""
+    wanted = asked(filter, **options)
+    from headwater.arrow.result import frame_of, library_of
+
+    library = library_of(library)
+    return frame_of(wanted.open(bus)[0].read_all(), library)
 
 
 def asked(filter: str, **options: Any) -> Asked:

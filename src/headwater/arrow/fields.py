@@ -6,7 +6,7 @@ whole numbers are numbers of any kind. A dot leads into an object within.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -70,7 +70,7 @@ def _at(found: Any, path: list[str], kind: type) -> Any:
     return found
 
 
-def check_fields(fields: Mapping[str, type], columns: list[str]) -> None:
+def check_fields(fields: Mapping[str, type], columns: Sequence[str]) -> None:
     """Malformed unless columns can be made of them, beside those that there are."""
     if not isinstance(fields, Mapping):
         raise Malformed(f'fields is {fields!r}; name each with its type, as in fields={{"celsius": float}}')

@@ -14,7 +14,7 @@ from headwater.config import Connecting
 from headwater.delivery.replay import After, Reading
 from headwater.errors import Closed
 from headwater.log.purges import Purges
-from headwater.message import Extent
+from headwater.message import Extent, TopicInfo
 from headwater.store.batch import Batch
 from headwater.wire.contents import Deliver
 
@@ -67,6 +67,8 @@ class Readable(Protocol):
     def now(self) -> datetime: ...
 
     def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]: ...
+
+    def topics(self, filter: str = "#") -> list[TopicInfo]: ...
 
     def _columns(
         self,

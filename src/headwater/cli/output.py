@@ -167,7 +167,8 @@ def emit(value: dict[str, Any]) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
 
 
-def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
+def bytes_object(name: str, value: bytes) -> dict[str, str]:
+    """Bytes by their name: as text, or as Base64 if they are none."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:
@@ -176,7 +177,7 @@ def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
 
 def payload_object(payload: bytes) -> dict[str, str]:
     """A payload for machines: as text, or as Base64 if it is none."""
-    return _text_or_base64("payload", payload)
+    return bytes_object("payload", payload)
 
 
 def message_object(message: Message | DeadLetter) -> dict[str, Any]:
@@ -189,7 +190,7 @@ def message_object(message: Message | DeadLetter) -> dict[str, Any]:
         "headers": message.header_pairs,
     }
     if message.key is not None:
-        found.update(_text_or_base64("key", message.key))
+        found.update(bytes_object("key", message.key))
     if isinstance(message, Message):
         found.update(retained=message.retained, attempt=message.attempt)
     return found

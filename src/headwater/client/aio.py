@@ -44,7 +44,7 @@ from headwater.delivery.start import Start
 from headwater.errors import Closed
 from headwater.forgotten import warn_of, weakly
 from headwater.log.publish import Publish
-from headwater.message import Extent, Receipt, Receipts
+from headwater.message import Extent, Receipt, Receipts, TopicInfo
 from headwater.message import Message as ThreadMessage
 from headwater.payload import Payload
 from headwater.surface import Messages, documented, like
@@ -265,6 +265,9 @@ class FromThread:
 
     def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         return asyncio.run_coroutine_threadsafe(self._bus.extents(filter, moments), self._bus._client.loop).result()
+
+    def topics(self, filter: str = "#") -> list[TopicInfo]:
+        return asyncio.run_coroutine_threadsafe(self._bus.topics(filter), self._bus._client.loop).result()
 
     def _columns(self, filter: str, columns: Sequence[str], **options: Any) -> Source:
         from headwater.arrow.source import Received, window

@@ -102,6 +102,9 @@ class Served:
     def _checking(self) -> Checks:
         return self._client.checks
 
+    def _sql_memory_bytes(self) -> int:
+        return self._client.settings.sql_memory_bytes
+
     @property
     def id(self) -> str:
         return self._client.link.bus
