@@ -26,7 +26,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 SECRET = "a secret of a test"
-PAGES = ("/", "/topics", "/subscriptions", "/dead-letters", "/channels", "/sessions", "/clients", "/pipelines")
+PAGES = (
+    *("/", "/topics", "/retained", "/subscriptions", "/dead-letters", "/schedules", "/channels", "/sessions"),
+    *("/clients", "/pipelines", "/settings", "/audit"),
+)
 EVIL = "<img src=x onerror=alert(1)>"
 SCRIPT = "<script>alert(1)</script>"
 WATCHMAN = """
@@ -35,7 +38,10 @@ window.alert = (text) => window.caught.push("alert " + text);
 window.addEventListener("error", (event) => window.caught.push("error " + event.message));
 """
 TOPICS = 10_000
-NAMES = ("Overview", "Topics", "Subscriptions", "Dead letters", "Channels", "Sessions", "Clients", "Pipelines")
+NAMES = (
+    *("Overview", "Topics", "Retained", "Subscriptions", "Dead letters", "Schedules", "Channels", "Sessions"),
+    *("Clients", "Pipelines", "Settings", "Audit"),
+)
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
@@ -211,6 +217,16 @@ def test_a_reader_looks_and_changes_nothing(house: House, guest: Page) -> None:
     assert guest.get_by_text("ann", exact=True).count() == 0
     go(guest, "Topics")
     expect(guest.get_by_role("button", name="Publish")).to_be_disabled()
+    go(guest, "Schedules")
+    expect(guest.get_by_role("button", name="New schedule")).to_be_disabled()
+    go(guest, "Audit")
+    see(guest.get_by_text("The audit is for those whose token has the role admin"))
+    house.bus.publish("looked/at", b"kept", retain=True)
+    go(guest, "Retained")
+    see(guest.get_by_role("cell", name="looked/at"))
+    assert guest.get_by_role("button", name="Clear").count() == 0
+    guest.get_by_label("Filter", exact=True).fill("$sys/#")
+    see(guest.get_by_text("does not see all that", exact=False))
 
 
 def test_a_log_out_ends_the_visit_in_every_tab(house: House, guest: Page) -> None:
@@ -364,6 +380,46 @@ def test_a_subscription_is_made_paused_sought_and_deleted(house: House, page: Pa
     page.get_by_role("button", name="Delete").last.click()
     see(page.get_by_text("by-hand is deleted."))
     assert "by-hand" not in {one.id for one in house.bus.subscriptions()}
+
+
+def test_values_schedules_settings_and_changes_are_found_and_changed(house: House, page: Page) -> None:
+    house.bus.publish("keeps/temp", b"21.5 degrees", retain=True)
+    page.goto("/retained")
+    page.get_by_label("Filter", exact=True).fill("keeps/#")
+    row = page.get_by_role("row").filter(has_text="keeps/temp")
+    see(row.get_by_text("21.5 degrees"))
+    row.get_by_role("button", name="Clear").click()
+    page.get_by_role("dialog").get_by_role("button", name="Clear").click()
+    see(page.get_by_text("No topic that matches keeps a value."))
+    assert dict(house.bus.retained("keeps/#")) == {}
+
+    go(page, "Schedules")
+    page.get_by_role("button", name="New schedule").click()
+    page.get_by_label("Topic", exact=True).fill("jobs/nightly")
+    page.get_by_label("Payload").fill("run")
+    page.get_by_label("Cron", exact=False).fill("0 3 1 1 *")
+    page.get_by_label("Cron", exact=False).press("Enter")
+    row = page.get_by_role("row").filter(has_text="jobs/nightly")
+    see(row.get_by_text("-01-01 03:00:00"))
+    assert [(one.id, one.payload) for one in house.bus.schedules()] == [("jobs/nightly", b"run")]
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    see(page.get_by_text("Nothing is published by a schedule."))
+    assert house.bus.schedules() == []
+
+    go(page, "Settings")
+    page.get_by_role("switch", name="Only those that were set").click()
+    page.get_by_label("Find a setting").fill("auth")
+    see(page.get_by_role("row").filter(has_text="--auth").get_by_text("scram"))
+    expect(page.get_by_role("row").filter(has_text="default")).to_have_count(1)  # the head
+
+    go(page, "Audit")
+    page.get_by_label("Find a change").fill("jobs/nightly")
+    row = page.get_by_role("row").filter(has_text="unscheduled")
+    see(row)
+    expect(page.get_by_role("row")).to_have_count(3)  # the head, made and removed
+    row.get_by_role("button", name="unscheduled").click()
+    see(page.get_by_role("dialog").get_by_text('"cron": "0 3 1 1 *"'))
 
 
 def test_a_client_gets_a_rule_and_a_token_that_is_shown_once(house: House, page: Page) -> None:

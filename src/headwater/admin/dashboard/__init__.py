@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from headwater import __version__
 from headwater.admin.api.growth import Growth
 from headwater.admin.client import Admin
+from headwater.admin.dashboard.audit import Audit
 from headwater.admin.dashboard.channels import Channels
 from headwater.admin.dashboard.clients import Clients
 from headwater.admin.dashboard.dead_letters import DeadLetters
@@ -26,8 +27,11 @@ from headwater.admin.dashboard.door import Door, Rooms
 from headwater.admin.dashboard.frame import DARK_COOKIE, Frame
 from headwater.admin.dashboard.overview import Overview
 from headwater.admin.dashboard.pipelines import Pipelines
+from headwater.admin.dashboard.retained import RetainedValues
 from headwater.admin.dashboard.sampler import Sampler
+from headwater.admin.dashboard.schedules import Schedules
 from headwater.admin.dashboard.sessions import Sessions
+from headwater.admin.dashboard.settings import Settings
 from headwater.admin.dashboard.subscriptions import Subscriptions
 from headwater.admin.dashboard.topics import Topics
 from headwater.admin.dashboard.visits import Visits
@@ -38,12 +42,16 @@ ACCENT = "#07658c"
 PAGES: tuple[tuple[str, str, str, Callable[[Frame], object]], ...] = (
     ("/", "Overview", "insights", Overview),
     ("/topics", "Topics", "account_tree", Topics),
+    ("/retained", "Retained", "push_pin", RetainedValues),
     ("/subscriptions", "Subscriptions", "inbox", Subscriptions),
     ("/dead-letters", "Dead letters", "report", DeadLetters),
+    ("/schedules", "Schedules", "event_repeat", Schedules),
     ("/channels", "Channels", "outbound", Channels),
     ("/sessions", "Sessions", "devices", Sessions),
     ("/clients", "Clients", "key", Clients),
     ("/pipelines", "Pipelines", "waves", Pipelines),
+    ("/settings", "Settings", "tune", Settings),
+    ("/audit", "Audit", "history", Audit),
 )
 """Path, label, icon and content of each."""
 HEAD = f"""
