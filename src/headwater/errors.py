@@ -17,6 +17,7 @@ HeadwaterError
 ├── QuotaExceeded  429  one more than a limit allows
 ├── Failed         500  storage failed; what was asked did not happen
 │   └── Damaged         what was stored went bad
+├── Incompatible   502  client and server are of different versions
 ├── Closed         503  the bus or subscription is closed
 ├── Disconnected   503  no server answers, or the connection to it was lost
 ├── NoResponders   503  nobody listens where a question was asked
@@ -150,6 +151,10 @@ class Failed(HeadwaterError, code=500):
 
 class Damaged(Failed):
     """What was stored went bad, and cannot be used as it is."""
+
+
+class Incompatible(HeadwaterError, code=502):
+    """Client and server are of different versions, and what one answered the other cannot read."""
 
 
 class Closed(HeadwaterError, code=503):

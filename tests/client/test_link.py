@@ -20,6 +20,7 @@ from headwater import (
     Connecting,
     Disconnected,
     HeadwaterError,
+    Incompatible,
     Malformed,
     NotAllowed,
     NotFound,
@@ -227,6 +228,20 @@ def test_unsubscribe_twice_over_a_lost_connection_is_done(peer: Peer, connect: C
     id, _ = again.request(wire.Unsubscribe)
     again.refuse(id, NotFound("no such subscription"))
     assert answer() is None
+
+
+def test_an_answer_of_another_version_fails_its_request_at_once_and_no_other(peer: Peer, connect: Connect) -> None:
+    bus, talk = connect()
+    answer = in_thread(lambda: bus.states("s"))
+    id, _ = talk.request(wire.States)
+    talk.reply(id, [["home", 1, "retry", 1, ["why"]]])
+    with pytest.raises(Incompatible, match="another version than this client") as caught:
+        answer()
+    assert str(bus.folder) in str(caught.value)
+    ends = in_thread(bus.ends)
+    talk.reply(talk.request(wire.Ends)[0], {"home": 1})
+    assert ends() == {"home": 1}
+    assert bus._client.link.connections == 1
 
 
 def test_an_answer_that_does_not_come_in_time_is_told(peer: Peer, connect: Connect) -> None:

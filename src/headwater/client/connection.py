@@ -23,7 +23,7 @@ from headwater.client.kept import KeptSession
 from headwater.client.line import Line
 from headwater.client.url import Address
 from headwater.config import Connecting
-from headwater.errors import Disconnected, HeadwaterError, Malformed
+from headwater.errors import Disconnected, HeadwaterError, Incompatible, Malformed
 from headwater.version import __version__
 from headwater.wire.frame import Frame, Kind, pack
 from headwater.wire.handshake import VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
@@ -404,7 +404,18 @@ async def _expect(connection: Connection, kind: Kind, type: Any) -> Any:
         raise error_of(decode(frame.payload, Problem))
     if frame.kind != kind:
         raise Malformed(f"the server sent {Kind(frame.kind).name} where {kind.name} comes; is it a Headwater server?")
-    return decode(frame.payload, type)
+    return decode_answer(frame, type, connection.address)
+
+
+def decode_answer(frame: Frame, type: Any, address: Address) -> Any:
+    """What a server answered; Incompatible (502) if it is of a shape that another version gives it."""
+    try:
+        return decode(frame.payload, type)
+    except Malformed as error:
+        raise Incompatible(
+            f"the answer of the server at {address} cannot be read: it is of another version than this client "
+            f"({__version__}); install the server's version here, or this one there ({error.args[0]})"
+        ) from None
 
 
 def mechanism_of(address: Address) -> Mechanism:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.client.clock import ServedClock
-from headwater.client.connection import FIRST_ID, Connection, Greeted, connect
+from headwater.client.connection import FIRST_ID, Connection, Greeted, connect, decode_answer
 from headwater.client.kept import KeptSession
 from headwater.client.url import Address
 from headwater.config import Connecting
@@ -33,7 +33,7 @@ from headwater.wire.frame import Frame, Kind
 from headwater.wire.handshake import Limits
 from headwater.wire.operations import OPERATIONS, REPLIES, Trait
 from headwater.wire.request import A, Request
-from headwater.wire.requests import Goodbye, Problem, Registered, decode, error_of, pack_request
+from headwater.wire.requests import Goodbye, Problem, Registered, error_of, pack_request
 
 IDS = (1 << 32) - FIRST_ID
 """Numbers that there are for frames that are answered."""
@@ -370,11 +370,16 @@ class Link:
     def _answer(self, asked: _Asked, frame: Frame) -> None:
         if asked.future.done():
             return
+        try:
+            asked.future.set_result(self._read_answer(asked, frame))
+        except HeadwaterError as error:
+            asked.future.set_exception(error)
+
+    def _read_answer(self, asked: _Asked, frame: Frame) -> Any:
         if frame.kind == Kind.ERROR:
-            asked.future.set_exception(error_of(decode(frame.payload, Problem)))
-            return
+            raise error_of(decode_answer(frame, Problem, self.address))
         type_ = REPLIES[type(asked.request)] if asked.request is not None else None
-        asked.future.set_result(decode(frame.payload, type_) if type_ is not None else None)
+        return decode_answer(frame, type_, self.address) if type_ is not None else None
 
 
 def _is_final(error: HeadwaterError) -> bool:
