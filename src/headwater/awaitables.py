@@ -245,7 +245,13 @@ class BusOpening(Opening[B]):
 
     def __init__(self, make: Callable[[Handlers], Awaitable[B]], *, has_sessions: bool) -> None:
         self._handlers = Handlers(is_asynchronous=True, has_sessions=has_sessions)
-        super().__init__(lambda: make(self._handlers))
+        self._bus: B | None = None
+
+        async def opened() -> B:
+            self._bus = await make(self._handlers)
+            return self._bus
+
+        super().__init__(opened)
 
     @like(surface.Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
@@ -263,6 +269,11 @@ class BusOpening(Opening[B]):
         """Open the bus, run its handlers until SIGTERM or Ctrl-C, and close it."""
         async with self as bus:
             return await bus.run(workers=workers)
+
+    @like(surface.Bus.stop)
+    def stop(self) -> None:
+        if self._bus is not None:
+            self._bus.stop()
 
 
 class Message(Envelope, frozen=True, gc=False, eq=False):

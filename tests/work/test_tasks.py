@@ -204,6 +204,23 @@ def test_what_is_behind_a_message_that_its_handler_acked_is_handled_at_once(
     on(flow)
 
 
+def test_a_handler_may_stop_the_bus_that_was_yet_to_be_opened(tmp_path: Path) -> None:
+    with headwater.open(tmp_path / "data") as there:
+        there.publish("a/b", b"1")
+    bus = headwater.aio.open(tmp_path / "data")
+    bus.stop()  # it does not run yet, so there is nothing to stop
+
+    @bus.handler("a/#", id="s", start="earliest")
+    async def handle(message: Message) -> None:
+        bus.stop()
+
+    async def flow() -> int:
+        async with asyncio.timeout(60):
+            return (await bus.run()).done
+
+    assert asyncio.run(flow()) == 1
+
+
 def test_stopping_finishes_what_is_begun_and_gives_back_the_rest(on: On) -> None:
     async def flow(bus: Any) -> None:
         await publish(bus, 5)
