@@ -68,6 +68,18 @@ def test_sessions_and_figures_are_the_servers_without_a_url(data: Path):
     assert look["gauges"]["connections"] == 1
 
 
+def test_channels_are_tried_and_shown_by_the_server_that_runs_them(data: Path):
+    with headwater.receive(0) as receiver:
+        here("channels", "add", "n", "home/#", f"127.0.0.1:{receiver.port}", "--id", "hook", data=data)
+        tried = here("channels", "test", "hook", data=data)
+        assert "greeted" in tried.stdout
+        assert "as its administrator" in tried.stderr
+        (listed,) = objects_here("channels", "list", data=data)
+        (shown,) = objects_here("channels", "show", "hook", data=data)
+        assert "stopped" not in (listed["state"], shown["state"])
+    here("channels", "remove", "hook", "--force", data=data)
+
+
 def test_a_backup_lies_where_the_command_was_run_not_where_the_server_was(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -224,7 +224,7 @@ class ChannelRegistry:
         """Try to reach its destination."""
         self.check_secret(self._known(id))
         if self.trial is None:
-            raise Conflict("no server runs the channels of this folder; start one, and ask it with --url")
+            raise Conflict("no server runs the channels of this folder; start one with: headwater serve")
         return self.trial(id)
 
     # Subscriptions

@@ -90,7 +90,7 @@ def list_(at: At) -> None:
 
     With --json: an object for each, as of show.
     """
-    with at.look() as bus:
+    with at.watch() as bus:
         found = bus.channels.list()
     show_all(found, COLUMNS, _object, at.json)
 
@@ -102,7 +102,7 @@ def show(at: At, id: Id) -> None:
     With --json: an object (id, name, filter, kind, destination_host, destination_port, path, owner, created,
     batch_messages_max, state, error, address, delivered, lag, retrying, dead).
     """
-    with at.look() as bus:
+    with at.watch() as bus:
         (info,) = bus.channels.list(id)
     found = _object(info)
     if at.json:
@@ -176,11 +176,11 @@ def resume(at: At, id: Id) -> None:
 
 @app.command("test")
 def try_out(at: At, id: Id) -> None:
-    """Try to reach a channel's destination; exit code 1 if that fails. It is a server that tries: give --url.
+    """Try to reach a channel's destination; exit code 1 if that fails. It is the server that tries.
 
     With --json: an object (ok, detail, took_s).
     """
-    with at.look() as bus:
+    with at.watch() as bus:
         trial = bus.channels.test(id)
     if at.json:
         emit(msgspec.structs.asdict(trial))

@@ -86,6 +86,14 @@ class At(NamedTuple):
             raise Malformed("--lake is for a folder; a server that has a lake reads it by itself (serve --lake)")
         return connect(self.url)
 
+    def server(self) -> Bus | None:
+        """The bus of the server that is named, or else owns the folder; None if no server does."""
+        return connect(self.url) if self.url is not None else served_by_owner(self.data)
+
+    def watch(self) -> Bus:
+        """The bus to look at what a server alone knows; without one, what the folder has of it."""
+        return self.server() or self.look()
+
     def _check_there(self) -> None:
         if not Path(self.data).exists():
             raise NotFound(

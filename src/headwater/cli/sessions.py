@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from headwater.admin import Admin
 from headwater.admin.client import Sessions
-from headwater.cli.options import At, CommandGroup, connect, served_by_owner
+from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all, size
 from headwater.clock import to_datetime
 from headwater.errors import Malformed, NotFound
 from headwater.server.session_row import SessionRow, stored_sessions
 from headwater.wire.administration import SessionInfo
-
-if TYPE_CHECKING:
-    from headwater.bus import Bus
 
 app = CommandGroup(help="Sessions of a server: list, show, disconnect, end.", no_args_is_help=True)
 
@@ -74,7 +71,7 @@ def end(at: At, id: Id) -> None:
 
 def _found(at: At, id: str | None = None) -> Sequence[Found]:
     """Sessions by user and id; with an id, that one."""
-    bus = _server(at)
+    bus = at.server()
     if bus is not None:
         with bus:
             served: Sequence[Found] = Admin(bus).sessions.list() if id is None else Admin(bus).sessions.show(id)
@@ -87,16 +84,11 @@ def _found(at: At, id: str | None = None) -> Sequence[Found]:
 
 
 def _at_server(at: At, work: Callable[[Sessions], Any]) -> Any:
-    bus = _server(at)
+    bus = at.server()
     if bus is None:
         raise Malformed("a session is cut or ended at the server that serves it, and no server has this folder")
     with bus:
         return work(Admin(bus).sessions)
-
-
-def _server(at: At) -> Bus | None:
-    """The server that is named, or that owns the folder."""
-    return connect(at.url) if at.url is not None else served_by_owner(at.data)
 
 
 def _doing(one: Found) -> tuple[str, str, str, str]:
