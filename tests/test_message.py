@@ -40,6 +40,27 @@ def message(payload: bytes) -> Message:
     return Message("home/hall/temp", 7, payload, 0)
 
 
+def test_a_dead_letter_is_read_as_a_message_is() -> None:
+    with headwater.open(":memory:") as bus:
+        sub = bus.subscribe("a/#", id="s")
+        bus.publish("a/b", b'{"celsius": 21.5}', headers={"unit": "C"})
+        bus.publish("a/b", b"\xff")
+        for _ in range(2):
+            found = sub.next(60)
+            assert found is not None
+            found.reject("no")
+        sub.close()
+        letter, other = bus.dead_letters("s")
+    assert letter.text == '{"celsius": 21.5}'
+    assert letter.json() == {"celsius": 21.5}
+    assert letter.json(Reading) == Reading(21.5, "hall")
+    assert (letter.headers["unit"], letter.timestamp) == ("C", letter.time)
+    with pytest.raises(Malformed, match='message 2 of "a/b" is no UTF-8 text'):
+        assert other.text
+    with pytest.raises(Malformed, match='message 2 of "a/b" cannot be read as JSON'):
+        other.json()
+
+
 def test_a_payload_is_text_and_json_and_of_the_type_that_is_asked_for() -> None:
     assert message("21 °C".encode()).text == "21 °C"
     assert message(b'{"celsius": 21.5}').json() == {"celsius": 21.5}

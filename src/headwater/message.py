@@ -81,27 +81,15 @@ class Unacked:
             raise Malformed(self._refusals[verb])
 
 
-class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """The fields of a message, whichever way it is read."""
+class Published:
+    """What was published, however it is come by: its payload and headers, read."""
 
+    __slots__ = ()
     topic: str
     offset: int
     payload: bytes
     time_us: int
-    key: bytes | None = None
-    header_pairs: Headers = ()
-    """Headers as they are stored."""
-    retained: bool = False
-    attempt: int = 1
-    origin: Any = None
-    """An `Origin`, or None for a message that cannot be acked."""
-    retain: bool = False
-    """Whether it was published to be retained; `retained` says that it was, and came for that reason."""
-
-    @property
-    def root(self) -> str:
-        """The topic's first level, which names the stream that the offset counts in."""
-        return self.topic.partition("/")[0]
+    header_pairs: Headers
 
     @property
     def headers(self) -> HeaderMap:
@@ -141,6 +129,29 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, eq=False):
         except (ValueError, RecursionError) as error:  # msgspec's and pydantic's are ValueErrors
             wanted = "JSON" if type is Any else getattr(type, "__name__", str(type))
             raise Malformed(f'message {self.offset} of "{self.topic}" cannot be read as {wanted}: {error}') from error
+
+
+class Envelope(Published, msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The fields of a message, whichever way it is read."""
+
+    topic: str
+    offset: int
+    payload: bytes
+    time_us: int
+    key: bytes | None = None
+    header_pairs: Headers = ()
+    """Headers as they are stored."""
+    retained: bool = False
+    attempt: int = 1
+    origin: Any = None
+    """An `Origin`, or None for a message that cannot be acked."""
+    retain: bool = False
+    """Whether it was published to be retained; `retained` says that it was, and came for that reason."""
+
+    @property
+    def root(self) -> str:
+        """The topic's first level, which names the stream that the offset counts in."""
+        return self.topic.partition("/")[0]
 
     def __repr__(self) -> str:
         defaults = {"key": None, "headers": HeaderMap(), "retained": False, "attempt": 1}
@@ -393,7 +404,7 @@ class SchemaInfo(msgspec.Struct, frozen=True):
         return to_datetime(self.changed_us)
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(Published, msgspec.Struct, frozen=True):
     """A message that a subscription gave up on: a copy of it, with what was tried."""
 
     subscription: str
@@ -407,21 +418,6 @@ class DeadLetter(msgspec.Struct, frozen=True):
     attempts: int
     errors: tuple[str, ...]
     dead_at_us: int
-
-    @property
-    def time(self) -> datetime:
-        """When it was published, UTC."""
-        return to_datetime(self.time_us)
-
-    @property
-    def timestamp(self) -> datetime:
-        """`time`, by its older name."""
-        return self.time
-
-    @property
-    def headers(self) -> HeaderMap:
-        """Its headers by name, in order and with repeats."""
-        return HeaderMap(self.header_pairs)
 
     @property
     def dead_at(self) -> datetime:
