@@ -152,3 +152,16 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> No
             except ssl.SSLWantReadError:
                 pass
     assert one.getpeercert()
+
+
+def test_a_port_that_is_chosen_at_the_start_is_named_so(place: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADWATER_PORT", "0")
+    monkeypatch.setenv("HEADWATER_HTTP_PORT", "0")
+    told = here("init").stdout
+    assert ":0" not in told
+    assert re.search(r"@127\.0\.0\.1:PORT'\s+\(PORT is chosen at the start: headwater serve shows it\)", told)
+    assert "http://127.0.0.1:PORT" in told
+    assert ":PORT  (PORT is chosen" in here("clients", "add", "bob").stdout
+    assert "(PORT is chosen" in here("tokens", "add", "bob", "--role", "admin").stdout
+    (made,) = objects_here("init", "--data", "other")
+    assert (made["url"], made["http"]) == (None, None)

@@ -21,6 +21,8 @@ from headwater.store.owner import owner_of
 
 ANY = ("", "0.0.0.0", "::")  # noqa: S104  (nothing listens here)
 """Hosts that are every address of a machine: its own commands take loopback."""
+PORT = "PORT"
+"""Stands for the port of a server that is yet to be started, and chooses it then."""
 
 
 class Addresses(NamedTuple):
@@ -60,6 +62,16 @@ def addresses(at: At, bus: Any, config: str | None = None) -> Addresses:
     return _stated(_settings(lambda: msgspec.structs.asdict(load(environment=os.environ, path=config).serving)))
 
 
+def is_known(url: str) -> bool:
+    """Whether a URL has its port."""
+    return f":{PORT}" not in url
+
+
+def hint(url: str) -> str:
+    """What is to be said behind it."""
+    return "" if is_known(url) else f"  ({PORT} is chosen at the start: headwater serve shows it)"
+
+
 def _settings(ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     try:
         return ask()
@@ -71,8 +83,8 @@ def _stated(settings: Mapping[str, Any], host: str = "") -> Addresses:
     """As settings have it, for who reaches the server by a host."""
     certificate = settings["tls_certificate"]
     s = "s" if certificate else ""
-    native = f"headwater{s}://{_host(host or settings['host'])}:{settings['port']}"
-    http = f"http{s}://{_host(host or settings['http_host'] or settings['host'])}:{settings['http_port']}"
+    native = f"headwater{s}://{_host(host or settings['host'])}:{settings['port'] or PORT}"
+    http = f"http{s}://{_host(host or settings['http_host'] or settings['host'])}:{settings['http_port'] or PORT}"
     return Addresses(native, http, own_authority(certificate))
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from headwater.access.name import check_name
-from headwater.cli.addresses import Addresses, addresses
+from headwater.cli.addresses import Addresses, addresses, hint
 from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, emit, iso, named, remark, safe, say, show_all
 from headwater.clock import to_datetime
@@ -111,4 +111,5 @@ def _show(made: Any, what: str, is_drawn: bool, where: Addresses, json: bool) ->
     say((safe(made.name), "cyan"), f"  {what}")
     if is_drawn:
         say("secret: ", (made.secret, "bold"), "  (shown this once: keep it now)")
-    say(f"use it: {where.of(made.name, quote(made.secret, safe='') if is_drawn else 'SECRET')}")
+    url = where.of(made.name, quote(made.secret, safe="") if is_drawn else "SECRET")
+    say(f"use it: {url}", hint(url))

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from headwater.access.name import check_name
-from headwater.cli.addresses import Addresses, addresses
+from headwater.cli.addresses import Addresses, addresses, hint, is_known
 from headwater.cli.certificate import make_certificate
 from headwater.cli.options import At, is_served
 from headwater.cli.output import emit, remark, safe, say
@@ -60,7 +60,8 @@ def init(
     The settings ask clients who they are (auth = "scram"). Settings and certificates that are there stay as they are.
     While a server has the folder, the administrator is added through it, and nothing else is made.
 
-    With --json: an object with data, settings, certificate, admin, secret, token, url, http.
+    With --json: an object with data, settings, certificate, admin, secret, token, url, http (null: a port that is 0
+    in the settings is chosen at the start).
     """
     at.folder("init is for the folder's user")
     files: list[str] | None
@@ -159,6 +160,7 @@ def _names_of(host: str) -> list[str]:
 
 
 def _emit(at: At, path: str, made: Made, where: Addresses) -> None:
+    url = where.of(made.name, quote(made.secret, safe=""))
     emit(
         {
             "data": at.data,
@@ -167,8 +169,8 @@ def _emit(at: At, path: str, made: Made, where: Addresses) -> None:
             "admin": made.name,
             "secret": made.secret,
             "token": made.token,
-            "url": where.of(made.name, quote(made.secret, safe="")),
-            "http": where.http,
+            "url": url if is_known(url) else None,
+            "http": where.http if is_known(where.http) else None,
         }
     )
 
@@ -178,7 +180,8 @@ def _show(at: At, path: str, files: list[str] | None, made: Made, where: Address
         say(("made: ", "bold"), safe(", ".join([at.data, *files])))
     say(("administrator: ", "bold"), (safe(made.name), "cyan"), "  (what is below is shown this once: keep it now)")
     say("secret: ", (made.secret, "bold"))
-    say("token:  ", (made.token, "bold"), f"  (for {where.http}, the dashboard and the API)")
+    say("token:  ", (made.token, "bold"), f"  (for {where.http}, the dashboard and the API)", hint(where.http))
     if files is not None:
         say("start it:   headwater serve", "" if path == FILE else f" --config {safe(path)}")
-    say(f"use it:     headwater pub home/kitchen/temp 21.5 --url '{where.of(made.name, quote(made.secret, safe=''))}'")
+    url = where.of(made.name, quote(made.secret, safe=""))
+    say(f"use it:     headwater pub home/kitchen/temp 21.5 --url '{url}'", hint(url))

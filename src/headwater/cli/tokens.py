@@ -8,7 +8,7 @@ import typer
 
 from headwater.access.tokens import TokenInfo
 from headwater.admin import Admin
-from headwater.cli.addresses import addresses
+from headwater.cli.addresses import addresses, hint
 from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
@@ -47,7 +47,7 @@ def add(
         return
     say((safe(made.client), "cyan"), f"  {made.role}  token {made.id} added")
     say("token: ", (made.token, "bold"), "  (shown this once: keep it now)")
-    say(f"use it: {where.curl(made.token, 'topics')}")
+    say(f"use it: {where.curl(made.token, 'topics')}", hint(where.http))
 
 
 @app.command()
