@@ -3,7 +3,8 @@
 A leader's messages are fenced by the sequence that each expects to come after. Of several in flight, a later one of
 an old leader can be let in behind the record of a new one, as its expected sequence happens to fit. So a message
 counts only if it **continues the chain**: the next number, the digest of the record before, and the same epoch, or a
-larger one that its first entry begins. All others are void, for every reader alike, and nobody was told that they are stored.
+larger one that its first entry begins. All others are void, for every reader alike, and nobody was told that they are
+stored.
 Promises: two readers that have read up to the same sequence have the same position, or one has raised `Diverged`.
 """
 
