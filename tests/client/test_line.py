@@ -83,6 +83,30 @@ def test_what_the_loop_looks_at_keeps_its_place_between_messages(connect: Connec
     assert payloads(live.batch(10, WAIT_S)) == [b"6"]
 
 
+def test_no_thread_waits_for_bytes_while_the_loop_has_yet_to_look_at_some(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, talk = connect()
+    history, request = read(bus, talk, "replay")
+    line, look = line_of(bus), Connection._take_behind
+    reads: list[bool] = []
+
+    def look_late(connection: Connection) -> None:
+        if connection._behind and not reads:
+            until(lambda: line._turn.locked() or history._feed._waiting > 0)
+            reads.append(line._turn.locked())
+        look(connection)
+
+    monkeypatch.setattr(Connection, "_take_behind", look_late)
+    waiting = in_thread(lambda: payloads(list(history)))
+    wait_until_read(bus)
+    with Together(talk):
+        talk.deliver(request.number, 1, [b"1"])
+        talk.notice(request.number, "over")
+    assert waiting() == [b"1"]
+    assert reads == [False]
+
+
 class Together:
     """What is said within leaves at once."""
 

@@ -215,6 +215,11 @@ class Connection(asyncio.BufferedProtocol):
         with suppress(OSError):  # as many files are open as may be: the loop does it all
             self._line = Line(self, transport, made.fileno())
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether frames that another thread has read wait for the loop."""
+        return bool(self._behind)
+
     def take_here(self, size: int) -> None:
         """So much was read, in the loop."""
         self._take_behind()

@@ -31,6 +31,10 @@ class Taker(Protocol):
     buffer: memoryview
     """Where it is read to."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the loop has yet to look at something that was read: what a thread waits for may be in that."""
+
     def take_here(self, size: int) -> None:
         """So much was read, in the loop."""
 
@@ -103,6 +107,14 @@ class Line:
     def _on_readable(self) -> None:
         if self._is_over or self._is_torn or not self._turn.acquire(blocking=False):
             return  # it ends, or somebody has just taken the turn
+        try:  # the turn lasts until it is taken: a thread that read on before would miss what it waits for
+            self._read_here()
+        finally:
+            self._turn.release()
+            if self._is_over:
+                self._close()
+
+    def _read_here(self) -> None:
         size, error = 0, None
         try:
             size = self._socket.recv_into(self._taker.buffer)
@@ -110,8 +122,6 @@ class Line:
             return
         except OSError as caught:
             error = caught
-        finally:
-            self._turn.release()
         if size:
             self._taker.take_here(size)
         else:
@@ -127,7 +137,7 @@ class Line:
                 return
             try:
                 timeout_ms = MS_MAX if timeout_s is None else min(MS_MAX, max(0, round(timeout_s * 1000)))
-                while not is_there() and self._poll.poll(timeout_ms) and self._take():
+                while not (self._taker.is_behind or is_there()) and self._poll.poll(timeout_ms) and self._take():
                     pass
             finally:
                 self._look_again()
