@@ -79,6 +79,8 @@ def test_the_codes_are_those_of_the_design() -> None:
 def test_whether_the_same_call_may_succeed_later_is_told() -> None:
     assert {name for name, error in real().items() if error.retryable} == {
         "Unwritable",
+        "Unavailable",
+        "SteppedDown",
         "Disconnected",
         "DiskFull",
         "NoResponders",

@@ -25,6 +25,8 @@ HeadwaterError
 ├── TooManyFiles   503  the process may open no more files
 ├── ReadOnly       503  opened to read, or turned read-only by a failed sync
 │   └── Unwritable      the state takes nothing at the moment; it is tried again by itself
+│       └── Unavailable     the cluster stores nothing at the moment: its engine does not answer, or nobody leads
+│           └── SteppedDown     this node leads no more; what was under way may be stored or not
 └── TimedOut       504  no answer within the time given
 
 Each has a numeric `code`, a sentence that says what to do, and `retryable`: whether the same call may succeed later.
@@ -183,6 +185,14 @@ class ReadOnly(HeadwaterError, code=503):
 
 class Unwritable(ReadOnly, retryable=True):
     """The state takes nothing at the moment, as its disk failed; it is tried again by itself."""
+
+
+class Unavailable(Unwritable):
+    """The cluster stores nothing at the moment: its engine does not answer, or no node leads."""
+
+
+class SteppedDown(Unavailable):
+    """This node leads the cluster no more: what it was about to store may be stored or not."""
 
 
 class TimedOut(HeadwaterError, code=504, retryable=True):

@@ -12,11 +12,22 @@ from typing import Protocol
 
 import msgspec
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, Unavailable
 
-
-class Unavailable(HeadwaterError, code=503, retryable=True):
-    """The engine does not answer, or cannot do what it was asked at the moment."""
+__all__ = (
+    "Acked",
+    "Engine",
+    "Handler",
+    "Reader",
+    "ReaderLost",
+    "Refused",
+    "Row",
+    "Seen",
+    "StreamLost",
+    "Told",
+    "Unanswered",
+    "Unavailable",
+)
 
 
 class StreamLost(HeadwaterError, code=503):
@@ -77,7 +88,8 @@ Handler = Callable[[bytes], bytes]
 
 
 class Engine(Protocol):
-    """The engine, as one node sees it. Callbacks come in its own thread and must be short."""
+    """The engine, as one node sees it. Callbacks come in its own thread, never from within the call that was given
+    them, and must be short."""
 
     @property
     def part_bytes_max(self) -> int:
