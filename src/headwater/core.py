@@ -42,7 +42,7 @@ from headwater.delivery.start import Start
 from headwater.delivery.states import States
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, Malformed, ReadOnly
+from headwater.errors import Closed, HeadwaterError, Malformed, ReadOnly
 from headwater.events import Events
 from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish, Sent
@@ -69,6 +69,7 @@ from headwater.staging import Staging
 from headwater.store import folder as folders
 from headwater.store.batch import Batch
 from headwater.store.data_folder import MEMORY, DataFolder
+from headwater.store.data_folder import Replication as Replicated
 from headwater.store.files import Files
 from headwater.store.rocks import RocksState
 from headwater.store.state import State
@@ -88,6 +89,21 @@ class Registry(Protocol):
 
     def reload(self) -> None:
         """See what another process wrote meanwhile."""
+
+
+class Replication(Replicated, Protocol):
+    """What makes a core that of a cluster's leader."""
+
+    def attach(
+        self, refuse: Callable[[HeadwaterError], None], accept: Callable[[], None], on_failed: Callable[[], None]
+    ) -> None:
+        """Have whoever publishes, and whoever writes rows, hear when nothing is taken, and when everything is again."""
+
+    def refusal(self) -> HeadwaterError | None:
+        """What is told to whoever asks for something while nothing is taken."""
+
+    def drop(self) -> None:
+        """Do nothing more by itself."""
 
 
 G = TypeVar("G", bound=Registry)
@@ -110,8 +126,10 @@ class Core:
         files: Files | None = None,
         state: State | None = None,
         clock: Clock | None = None,
+        replication: Replication | None = None,
     ) -> None:
-        """`files`, `state` and `clock` are injected by tests, to bring in faults."""
+        """`files`, `state` and `clock` are injected by tests, to bring in faults. With `replication` it is the core of
+        a cluster's leader, on the folder of its node."""
         self.config = config or Config()
         if lake is not None:
             self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
@@ -127,14 +145,22 @@ class Core:
         self.events = Events(self.clock, self.config.events_kept)
         self.clock.on_step = self.events.on_clock_step
         self.data = DataFolder(
-            os.fspath(folder), self.config, self.clock, self.events, read_only=read_only, files=files, state=state
+            *(os.fspath(folder), self.config, self.clock, self.events),
+            read_only=read_only,
+            files=files,
+            state=state,
+            replication=replication,
         )
         self.folder = self.data.path
         self.id = self.data.id
         self.state = self.data.state
         try:
             self._put_together()
+            if replication is not None:
+                self._replicate(replication)
         except BaseException:
+            if replication is not None:
+                replication.drop()
             self.data.abandon()
             raise
 
@@ -200,6 +226,11 @@ class Core:
             self.upkeep.start()
             self.schedules.start()
 
+    def _replicate(self, replication: Replication) -> None:
+        commit = self.roots.commit
+        self.rows.refusal = replication.refusal
+        replication.attach(commit.refuse, commit.accept, self.upkeep.on_state_failed)
+
     def _open_history(self) -> History | None:
         """The lake, if there is one to be; it is opened when somebody reads that far back."""
         if not self.config.lake:
@@ -261,6 +292,19 @@ class Core:
                 closing.callback(self._end_live)  # those who joined meanwhile
                 closing.callback(self.roots.close)
                 closing.callback(self.lives.write)
+
+    def drop(self) -> None:
+        """Let go of the folder as it is, and tell whoever waits, as nothing more can be stored: of a leader that leads
+        no more."""
+        self._closed = True
+        self._end_live()
+        self.timers.close()
+        with ExitStack() as closing:
+            closing.callback(self.data.drop)
+            closing.callback(self.rows.close)
+            closing.callback(self.roots.commit.close)
+            closing.callback(self.upkeep.close)
+            closing.callback(self._end_live)
 
     def __enter__(self) -> Core:
         return self

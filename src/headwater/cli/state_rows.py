@@ -10,6 +10,7 @@ from headwater.access.acl import Rule
 from headwater.access.clients import ClientRow
 from headwater.access.tokens import TokenRow
 from headwater.channels.row import ChannelRow
+from headwater.cluster.checkpoint import Synced
 from headwater.delivery.lane import Failure
 from headwater.delivery.letterbox import Posted
 from headwater.delivery.mending import MendedRow, RedrivenRow
@@ -102,5 +103,6 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.CHANNEL: _row(ChannelRow, name_at=1),
     rows.HISTORY: _row(Block, key_bytes=9),
     rows.IDENTITY: _plain(1, 64, key_bytes=1),
+    rows.NODE: _row(Synced | int),
 }
 """By kind; the state's own are known to `store.state_verify`."""

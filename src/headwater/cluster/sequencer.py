@@ -26,10 +26,11 @@ SILENT = "the engine does not answer"
 LEASE, ENGINE = "lease", "engine"
 """Who has a reason to take nothing more for now."""
 
-Hook = Callable[[], None]
+Hook = Callable[[Position], None]
+"""What a record changes here: done once it is committed, with where it is."""
 
 
-def _nothing() -> None:
+def _nothing(_: Position) -> None:
     """Nothing is to be done once it is committed."""
 
 
@@ -71,7 +72,7 @@ class Sequencer:
         """Hears, once, that nothing more is committed; in whatever thread, and returns at once."""
         self.on_suspended: Callable[[str], None] = lambda _: None
         """Hears that nothing more is taken for now, and why; in the same way."""
-        self.on_resumed: Hook = _nothing
+        self.on_resumed: Callable[[], None] = lambda: None
         """Hears that everything is taken again; in the same way."""
         self.order = threads.RLock()
         """Held by whoever sends, while what it sends must not change places with what others do."""
@@ -89,7 +90,7 @@ class Sequencer:
         """Not carried out yet, in order."""
         self._reasons: dict[str, str] = {}
         """Why nothing is taken, by who says so."""
-        self._hooks: deque[Hook] = deque()
+        self._hooks: deque[Callable[[], None]] = deque()
         """To be called once the lock is let go."""
 
     # Sending
@@ -174,7 +175,7 @@ class Sequencer:
             while self._committed:
                 ticket, committed = self._committed[0]
                 try:
-                    ticket.carry_out()
+                    ticket.carry_out(committed.position)
                 except BaseException as error:
                     self._fail(ticket, error)
                     if not isinstance(error, Exception):

@@ -205,6 +205,8 @@ class RowCommit:
 
     def __init__(self, state: State, on_trouble: Callable[[str], None]) -> None:
         self._state = state
+        self.refusal: Callable[[], HeadwaterError | None] = lambda: None
+        """What to tell whoever asks for something while nothing is written, if somebody else knows better."""
         self._on_trouble = on_trouble
         self._owed: Rows = {}
         self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)
@@ -230,8 +232,8 @@ class RowCommit:
         if self._state.failed is not None:
             raise self._refusal()
 
-    def _refusal(self) -> Unwritable:
-        return Unwritable(
+    def _refusal(self) -> HeadwaterError:
+        return self.refusal() or Unwritable(
             f"nothing can be noted at the moment: {self._state.failed}; see to the disk, it is tried again by itself"
         )
 

@@ -96,6 +96,8 @@ class GroupCommit(Generic[T]):
         """How many of them are at that."""
         self.given_up: str | None = None
         """Why nothing is committed any more."""
+        self._barred: HeadwaterError | str | None = None
+        """The same, or what is told to whoever comes for now."""
         self.on_given_up: Callable[[str], None] = lambda _: None
         """Hears of that once, in whatever thread."""
         self._is_told = False
@@ -137,7 +139,7 @@ class GroupCommit(Generic[T]):
     @property
     def is_open(self) -> bool:
         """Whether there is a place to have."""
-        return not (self.is_full or self._closed or self.given_up is not None)
+        return not (self.is_full or self._closed or self._barred is not None)
 
     def grow(self, item: T, weight: int) -> None:
         """An item that waits for its commit weighs more; the same holds."""
@@ -149,7 +151,7 @@ class GroupCommit(Generic[T]):
         if self._owner == threads.get_ident():
             raise Conflict(WAITS_FOR_ITSELF)
         with self.places:
-            if self._busy or self._is_due or self._closed or self.given_up is not None:
+            if self._busy or self._is_due or self._closed or self._barred is not None:
                 return False
             self.add(item, waits=False)
             self._busy = True
@@ -231,14 +233,14 @@ class GroupCommit(Generic[T]):
         """Give an item its place, where one is free or as soon as one is; for whoever holds `places`. What is not due
         goes with the next that is, or with a `kick`."""
         while waits and self.is_full and self._owner != threads.get_ident():
-            if self._closed or self.given_up is not None:
+            if self._closed or self._barred is not None:
                 break
             self._move()
             self._room.wait(WAKE_S_MAX)
         if self._closed:
             raise Closed(f"the {self._name} is closed; open it again to go on")
-        if self.given_up is not None:
-            raise Failed(self.given_up)
+        if self._barred is not None:
+            self._check_barred(item)
         if self._on_add is not None and not isinstance(item, Call):
             self._on_add(item)
         self._weight += item.weight
@@ -249,6 +251,35 @@ class GroupCommit(Generic[T]):
         if self._gathering.expected:
             self._gathering.note(len(self._pending))
         self._is_due = self._is_due or is_due
+
+    # Refusing for a while
+
+    def refuse(self, error: HeadwaterError) -> None:
+        """Take nothing until `accept`: this is what is told to whoever comes, and to who waits to do something between
+        two groups. What else waits goes on."""
+        with self.places:
+            if self.given_up is None:
+                self._barred = error
+            calls = [item for item in (*self._aside.stays, *self._pending) if isinstance(item, Call)]
+            self._weight -= sum([call.weight for call in calls])
+            self._pending = [item for item in self._pending if not isinstance(item, Call)]
+            self._aside.stays = [item for item in self._aside.stays if not isinstance(item, Call)]
+            self._room.notify_all()
+        self._finish(calls, error)
+        Item.wake(calls)
+
+    def accept(self) -> None:
+        """Take everything again."""
+        with self.places:
+            if self.given_up is None:
+                self._barred = None
+
+    def _check_barred(self, item: T | Call) -> None:
+        """Raise what is told to whoever comes; between groups something may be done while none is under way."""
+        if self.given_up is not None:
+            raise Failed(self.given_up)
+        if isinstance(self._barred, HeadwaterError) and not (isinstance(item, Call) and not self._busy):
+            raise self._barred
 
     def _lead(self, waiter: Item | None = None) -> None:
         """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on. So it does with
@@ -454,7 +485,7 @@ class GroupCommit(Generic[T]):
 
     def _stop(self, reason: str) -> None:
         """The same, for whoever holds `places`; `_tell_pending` has to follow once it is let go."""
-        self.given_up = reason
+        self.given_up = self._barred = reason
         self._is_due = self._busy = self._handed_over = False
         try:
             self._room.notify_all()

@@ -7,6 +7,7 @@ Its lock, its seed, its state and its streams are taken and let go of together, 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Protocol
 
 from headwater.clock import Clock
 from headwater.config import Config
@@ -30,6 +31,16 @@ MEMORY = ":memory:"
 ID_BYTES = 8
 
 
+class Replication(Protocol):
+    """How the folder of a cluster's node comes to have what it has."""
+
+    def streams(self, files: Files, folder: str, seed: Seed, config: Config) -> Streams:
+        """Its streams."""
+
+    def state(self, state: State) -> State:
+        """Its state, over the one that is stored in it."""
+
+
 class DataFolder:
     """Everything that is stored of one bus."""
 
@@ -43,10 +54,13 @@ class DataFolder:
         read_only: bool = False,
         files: Files | None = None,
         state: State | None = None,
+        replication: Replication | None = None,
     ) -> None:
-        """`files` and `state` are the doors through which tests bring in faults."""
+        """`files` and `state` are the doors through which tests bring in faults. With `replication`, it is the folder
+        of a cluster's node."""
         require(config.compression)
         self.path = path
+        self._replication = replication
         self.is_read_only = read_only
         self.files = files or (MemoryFiles() if path == MEMORY else DiskFiles())
         self._config = config
@@ -60,12 +74,17 @@ class DataFolder:
         except OSError as error:
             raise folders.unusable(path, error) from error
         try:
-            self.state = state or (MemoryState() if path == MEMORY else self._open_state())
+            self.stored = state or (MemoryState() if path == MEMORY else self._open_state())
+            """The state that is stored here, by itself."""
+            self.state = self.stored if replication is None else replication.state(self.stored)
             self.id = self._identify()
             self.key = Key(self.files, path)
             if not read_only:
                 self._seal_secrets()
-            self.streams = Streams(self.files, path, seed, config, read_only=read_only)
+            if replication is None:
+                self.streams = Streams(self.files, path, seed, config, read_only=read_only)
+            else:
+                self.streams = replication.streams(self.files, path, seed, config)
             self.notes = Notes(self.files, path)
         except BaseException:
             self.abandon()
@@ -80,7 +99,7 @@ class DataFolder:
         self.files.make_folder(self.path)
         self._lock = self.files.lock(f"{self.path}/{folders.LOCK}")
         try:
-            seed = folders.prepare(self.files, self.path)
+            seed = folders.prepare(self.files, self.path, in_cluster=self._replication is not None)
             self._close_to_others()
             return seed
         except BaseException:
@@ -179,16 +198,23 @@ class DataFolder:
 
     def abandon(self) -> None:
         """Let go of a folder that could not be opened."""
-        opened = getattr(self, "state", None)
+        opened = getattr(self, "stored", None)
         if opened is not None and not self._is_state_given:
             opened.close()
         if self._lock is not None:
             self._lock.release()
 
+    def drop(self) -> None:
+        """Let go of all of it as it is, whatever fails."""
+        with ExitStack() as closing:
+            closing.callback(self.abandon)
+            closing.callback(self.streams.abandon)
+            closing.callback(self.notes.close)
+
     def _close_state(self) -> None:
         self.state.close()
-        if isinstance(self.state, RocksState):
-            self.files.close_to_others(self.state.path, whole=True)
+        if isinstance(self.stored, RocksState):
+            self.files.close_to_others(self.stored.path, whole=True)
 
     def close(self) -> None:
         """Let go of it; whatever fails, of the rest, too."""

@@ -111,6 +111,12 @@ class FilePool:
         """Files with writes that are not synced."""
         return sorted(self._dirty)
 
+    def take_dirty(self) -> dict[str, File]:
+        """Files with writes that are not synced, open, for whoever syncs them now; while nobody writes."""
+        found = {path: self.get(path) for path in self._dirty}
+        self._dirty.clear()
+        return found
+
     def sync(self, paths: Sequence[str]) -> None:
         """Sync files side by side; raises once for all that failed, the others are durable."""
         failure: Exception | None = None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from headwater.errors import DiskFull, Malformed, NewerFormat, NotFound
+from headwater.errors import Conflict, DiskFull, Malformed, NewerFormat, NotFound
 from headwater.store.batch import Seed, checksum, seed_of
 from headwater.store.files import Files
 from headwater.store.keys import KEY
@@ -37,7 +37,7 @@ STREAMS = "streams"
 WATERMARKS = "watermarks"
 
 
-class Version(msgspec.Struct, frozen=True):
+class Version(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of the VERSION file."""
 
     format: int
@@ -45,6 +45,9 @@ class Version(msgspec.Struct, frozen=True):
     """Secret bytes, in hex; as a newer format may do without them, they are looked at once the format is known."""
     seed_crc: int = 0
     """Their CRC32C, so that a flipped bit shows."""
+    cluster: str = ""
+    """The bus whose cluster it is a node's folder of; empty if it is an ordinary one. Such a folder is opened by the
+    rules of `cluster/`, and by no others."""
 
 
 def check_path(path: str) -> None:
@@ -85,9 +88,11 @@ def inspect(files: Files, folder: str) -> Version | None:
     return None
 
 
-def prepare(files: Files, folder: str) -> Seed:
+def prepare(files: Files, folder: str, *, in_cluster: bool = False) -> Seed:
     """Bring a folder that this process owns to the present format; answers its seed."""
     version = inspect(files, folder)
+    if in_cluster != bool(version is not None and version.cluster):
+        raise _not_ordinary(folder, version.cluster) if version and version.cluster else _not_in_cluster(folder)
     if version is None:
         version = _write(files, folder, _with_secret(files.secret(SEED_BYTES)))
     else:
@@ -118,6 +123,33 @@ def is_listed(files: Files, folder: str) -> bool:
         return msgspec.json.decode(files.read(f"{folder}/{VERSION}"), type=Version).format > 1
     except (OSError, msgspec.DecodeError, ValueError):
         return True
+
+
+def cluster_of(files: Files, folder: str) -> str:
+    """The bus whose cluster a folder is a node's of; empty of an ordinary one, or a new one."""
+    version = _version(files, folder)
+    return "" if version is None else version.cluster
+
+
+def set_cluster(files: Files, folder: str, bus: str) -> None:
+    """Have a folder be a node's of a cluster from now on, or an ordinary one, durably."""
+    version = _version(files, folder)
+    assert version is not None
+    _write(files, folder, msgspec.structs.replace(version, cluster=bus))
+
+
+def _not_ordinary(folder: str, bus: str) -> Conflict:
+    return Conflict(
+        f'"{folder}" is the folder of a node of cluster "{bus}": serve it with --cluster, or make it an ordinary '
+        f"folder, for good, with: headwater cluster leave --data {folder}"
+    )
+
+
+def _not_in_cluster(folder: str) -> Conflict:
+    return Conflict(
+        f'"{folder}" is no folder of a node: name an empty one, or make it the first of a cluster with: '
+        f"headwater cluster adopt --data {folder}"
+    )
 
 
 def _version(files: Files, folder: str) -> Version | None:
@@ -205,6 +237,8 @@ def copy(files: Files, source: str, target: str, *, link: bool = False) -> None:
     if files.exists(f"{source}/{MANIFEST}"):
         files.write(f"{target}/{MANIFEST}", files.read(f"{source}/{MANIFEST}"))
     files.write(f"{target}/{VERSION}", files.read(f"{source}/{VERSION}"))
+    if cluster_of(files, target):
+        set_cluster(files, target, "")  # a copy is on its own
 
 
 def copy_key(files: Files, source: str, target: str) -> None:

@@ -38,6 +38,11 @@ class Key:
         sealed = seal.seal(self._read() or self._draw(), secret.encode(), row.hex())
         return SEALED + base64.b64encode(sealed).decode()
 
+    def draw(self) -> None:
+        """Draw the key, unless there is one."""
+        if self._read() is None:
+            self._draw()
+
     def open(self, stored: str, row: bytes) -> str:
         """A secret of what is stored in a row; SecretMissing (409) if it cannot be opened."""
         if not is_sealed(stored):

@@ -223,6 +223,11 @@ class Manifest:
         else:
             self._open().datasync()
 
+    def list_only(self, streams: Sequence[Listed]) -> None:
+        """Have these listed as they are, and no others, besides those that were removed; durable with `settle`."""
+        self.streams = {stream.number: stream for stream in streams}
+        self._is_doubtful = True
+
     @property
     def number(self) -> int:
         """The number of the next stream; none is used twice."""

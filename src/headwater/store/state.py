@@ -69,6 +69,8 @@ IDENTITY = b"B"
 """The id of the bus, which is no secret."""
 CHAIN = b"J"
 """Which write to the state was the last, and what it says about those before it (`store.chain`)."""
+NODE = b"n"
+"""Up to which record of its cluster a node's folder is on disk (`cluster.checkpoint`): in each node's alone."""
 LOSS = b"l"
 """Rows that are known to be lost, by the number of the first write that is."""
 

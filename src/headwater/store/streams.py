@@ -47,6 +47,8 @@ def offset_of(cell: int) -> int:
 class Streams:
     """The streams of one folder, and their journal."""
 
+    stream_type = DiskStream
+
     def __init__(self, files: Files, folder: str, seed: Seed, config: Config, *, read_only: bool = False) -> None:
         self._files = files
         self._folder = folder
@@ -240,7 +242,7 @@ class Streams:
 
     def _stream(self, listed: Listed) -> DiskStream:
         number, folder = listed.number, f"{self._folder}/streams/{listed.folder}"
-        stream = DiskStream(self._files, self._pool, self._seed, self._config, folder, number, listed.root)
+        stream = self.stream_type(self._files, self._pool, self._seed, self._config, folder, number, listed.root)
         stream.on_failure = self._note_failure
         stream.on_segment = lambda base: self._manifest.add(number, listed.root, base)
         stream.on_trim = lambda first: self._note_trim(number, first)
@@ -316,6 +318,11 @@ class Streams:
     def removed(self) -> Collection[int]:
         """Numbers of streams whose roots were removed, as far as they are remembered."""
         return self._manifest.removed.keys()
+
+    @property
+    def gone(self) -> Collection[Listed]:
+        """These streams, and where new ones of their roots go on."""
+        return self._manifest.removed.values()
 
     def remove(self, stream: Stream) -> None:
         """A stream is no more, durably; its files are garbage from now on, which `sweep` deletes. Nothing of the

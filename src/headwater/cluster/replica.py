@@ -1,0 +1,230 @@
+"""The replica: the folder of a node that follows, to which records are applied.
+
+A record is applied wholly before the next, in their order, by one thread. Nothing is synced record by record, but at
+checkpoints; after a crash the folder is cut to the last of them, and records are applied from there.
+Promises: two replicas that stand at the same position have equal segments, to the byte, and equal rows but for those
+that are each node's own; one that cannot go on as its files are not what they were raises `Damaged`, and another copy
+is to be taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import chain
+
+import msgspec
+
+from headwater import threads
+from headwater.clock import Clock, SystemClock
+from headwater.cluster import checkpoint
+from headwater.cluster.checkpoint import Checkpoints
+from headwater.cluster.digests import Digesting, Digests
+from headwater.cluster.record import Append, Create, Entry, Epoch, Position, Record, Remove, Roll, Rows, Trim
+from headwater.config import Config
+from headwater.errors import Damaged
+from headwater.events import Events
+from headwater.store import folder as folders
+from headwater.store import keys, notes
+from headwater.store import state as rows
+from headwater.store.batch import Seed
+from headwater.store.data_folder import DataFolder
+from headwater.store.files import Files, parent
+from headwater.store.manifest import MANIFEST
+from headwater.store.mirror import Mirror
+from headwater.store.rocks import RocksState
+from headwater.store.state import State
+
+CHECKPOINT_BYTES = 64 << 20
+"""After so much was applied a checkpoint is due: what a crash costs, and a new leader has to read, stays bounded."""
+CHECKPOINT_RECORDS = 20_000
+
+
+class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a snapshot, and how many bytes of it count: there may be more by now."""
+
+    name: str
+    bytes: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """A copy of a folder between two records. Whoever fetches these files, and no more of each than counts, has the
+    folder of a node at this position."""
+
+    position: Position
+    files: list[SnapshotFile]
+
+
+class _Following:
+    """How a follower's folder comes to have what it has: it is given."""
+
+    def streams(self, files: Files, folder: str, seed: Seed, config: Config) -> Mirror:
+        return Mirror(files, folder, seed, config)
+
+    def state(self, state: State) -> State:
+        return state
+
+
+class Replica:
+    """A folder that follows."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: Config | None = None,
+        *,
+        clock: Clock | None = None,
+        events: Events | None = None,
+        files: Files | None = None,
+        state: State | None = None,
+    ) -> None:
+        """Open it by the crash rule; `files` and `state` are the doors through which tests bring in faults."""
+        self.config = config or Config()
+        clock = clock or SystemClock()
+        self.path = os.fspath(path)
+        self._data = DataFolder(
+            *(self.path, self.config, clock, events or Events(clock, self.config.events_kept)),
+            files=files,
+            state=state,
+            replication=_Following(),
+        )
+        self._files = self._data.files
+        try:
+            self._open()
+        except BaseException:
+            self._data.drop()
+            raise
+
+    def _open(self) -> None:
+        state = self._data.stored
+        if isinstance(state, RocksState) and state.met:
+            raise Damaged(f'the state in "{self.path}" has lost rows that were on disk; remove the folder')
+        synced = checkpoint.read(state, self.path)
+        streams = self._data.streams
+        assert isinstance(streams, Mirror)
+        self._streams = streams
+        self._files.remove(f"{self.path}/{notes.NAME}")  # of what it handed out itself, when it led
+        streams.open_at(synced.places, synced.gone)
+        self.id = self._data.id
+        self.bus = folders.cluster_of(self._files, self.path)
+        self.position = synced.position
+        """The last record that was applied."""
+        self._between = threads.RLock()
+        self._checkpoints = Checkpoints(state, self._between, lambda: self.position, synced)
+        self._digesting = Digesting(self._files)
+        self._since_bytes = self._since_records = 0
+
+    @property
+    def synced(self) -> Position:
+        """The last record that is on disk: what comes after it is needed again after a crash."""
+        return self._checkpoints.synced
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much was applied since the last checkpoint that the next is to be made."""
+        return self._since_bytes >= CHECKPOINT_BYTES or self._since_records >= CHECKPOINT_RECORDS
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the state has rows of records that are yet to be applied again, as a crash has left them there."""
+        return checkpoint.written(self._data.stored) > self.position.number
+
+    def apply(self, record: Record, position: Position) -> None:
+        """Apply the record that ends at a position; Damaged or Failed if that cannot be: the node is to end then."""
+        with self._between:
+            for entry in record.entries:
+                self._apply(entry, record.number)
+            self.position = position
+            self._since_records += 1
+        if self.is_due:
+            self.checkpoint()
+
+    def _apply(self, entry: Entry, number: int) -> None:
+        streams = self._streams
+        match entry:
+            case Append(stream, data):
+                streams.put(stream, data)
+                self._since_bytes += len(data)
+            case Rows(changed):
+                self._data.stored.write(checkpoint.with_number(changed, number))
+                self._since_bytes += sum(map(len, changed))
+            case Create(stream, root, first):
+                streams.create_at(stream, root, first)
+            case Roll(stream, base):
+                streams.roll_at(stream, base)
+            case Trim(stream, first):
+                streams.trim_at(stream, first)
+            case Remove(stream):
+                streams.remove_at(stream)
+            case Epoch():
+                pass
+
+    def checkpoint(self) -> None:
+        """Bring what was applied to disk; by any thread, while more is applied."""
+        self._since_bytes = self._since_records = 0
+        self._checkpoints.make(self._streams)
+
+    # For other nodes
+
+    def snapshot(self, target: str) -> Snapshot:
+        """A copy of the folder, in a new folder beside it, of links to files that others may fetch; by any thread."""
+        files = self._files
+        self.checkpoint()  # so that little is left to sync while nothing is applied
+        files.make_folder(target)
+        with self._between:
+            self.checkpoint()
+            position, counts = self.position, self._streams.links()
+            for path in counts:
+                name = path.removeprefix(f"{self.path}/")
+                files.make_folder(parent(f"{target}/{name}"))
+                files.link(path, f"{target}/{name}")
+            for name in (folders.VERSION, MANIFEST, keys.KEY):
+                if files.exists(f"{self.path}/{name}"):
+                    files.write(f"{target}/{name}", files.read(f"{self.path}/{name}"))
+            self._data.stored.snapshot(f"{target}/{folders.STATE}")
+        files.close_to_others(target, whole=True)
+        found = [SnapshotFile(path.removeprefix(f"{self.path}/"), size) for path, size in counts.items()]
+        found += [SnapshotFile(name, self._size(f"{target}/{name}")) for name in self._others(target)]
+        return Snapshot(position, found)
+
+    def _others(self, target: str) -> Iterator[str]:
+        """Files of a snapshot besides the segments."""
+        for name in self._files.list(target):
+            if name not in (folders.STATE, folders.STREAMS):
+                yield name
+        for name in self._files.list(f"{target}/{folders.STATE}"):
+            yield f"{folders.STATE}/{name}"
+
+    def _size(self, path: str) -> int:
+        file = self._files.open(path, write=False)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def digests(self) -> Digests:
+        """Digests of all sealed segments, and of the rows, as of the position that it names; by any thread. Takes as
+        long as it takes to read all that was not looked at before."""
+        with self._between:
+            position, sealed = self.position, self._streams.sealed()
+            found = self._data.stored.scan(b"")
+            first = next(found, None)  # from here on it does not see what is written
+        return self._digesting.of(position, sealed, chain([] if first is None else [first], found))
+
+    # Letting go
+
+    def leave(self) -> None:
+        """Have the folder be an ordinary one from now on."""
+        folders.set_cluster(self._files, self.path, "")
+        self._data.stored.commit({rows.NODE: None, checkpoint.WRITTEN: None})
+
+    def close(self) -> None:
+        """Bring everything to disk, and let go of the folder, in which a leader may go on."""
+        try:
+            self.checkpoint()
+        finally:
+            self._data.drop()
+
+    def abandon(self) -> None:
+        """Let go of the folder as it is."""
+        self._data.drop()
