@@ -20,12 +20,15 @@ import headwater
 how, where, order, most, size = sys.argv[1:]
 bus = headwater.open(where) if how == "embedded" else headwater.connect(where)
 with bus, bus.subscribe("jobs/#", id="s", start="earliest", order=order, max_deliveries=int(most)) as sub:
-    while found := sub.batch(int(size), 0.3):
+    while True:
+        found = sub.batch(int(size))
         for message in found:
             if message.payload == b"poison":
                 os.kill(os.getpid(), signal.SIGKILL)
             print(message.payload.decode(), message.attempt, flush=True)
         sub.ack(found)
+        if found[-1].payload == b"9":
+            break
 """
 
 

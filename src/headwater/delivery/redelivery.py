@@ -34,7 +34,7 @@ KEPT_AT_ONCE = 100
 class Redelivery:
     """That of one subscription."""
 
-    __slots__ = ("_books", "_counts", "_gaps", "_machine", "_on_retry", "_supply", "_timeouts")
+    __slots__ = ("_books", "_counts", "_gaps", "_machine", "_on_retry", "_supply", "_timeouts", "given_up")
 
     def __init__(
         self, books: Books, supply: Supply, gaps: Gaps, timeouts: Timeouts, counts: Counts, on_retry: OnRetry
@@ -46,6 +46,8 @@ class Redelivery:
         self._timeouts = timeouts
         self._counts = counts
         self._on_retry = on_retry
+        self.given_up = 0
+        """Messages so far that no other consumer was to get."""
 
     def take(
         self, consumer: object, limit: int, in_turns: bool, now: Moment, found: list[Selection], bytes_max: int
@@ -113,6 +115,7 @@ class Redelivery:
 
     def _give_up(self, lease: Lease, spent: list[int], there: dict[int, Message], now: Moment) -> None:
         """Messages that no other consumer is to get are dead letters."""
+        self.given_up += len(spent)
         for offset in spent:
             known = {(lease.lane, offset): there.pop(offset)}
             self._machine.dead_room = self._books.dead.room(known)

@@ -171,7 +171,10 @@ class Subscriber:
                     is_more = self._rotation.take(consumer, left, now, found, bytes_max - size, budget)
                     is_cut = is_more and bool(found)
                     if not found and not is_more:  # it may have come upon some that were handed out before
+                        given_up = self._redelivery.given_up
                         is_cut, _, _ = again(consumer, limit, in_turns, now, found, bytes_max)
+                        # Those that it gave up on may have held back what is fresh.
+                        is_cut = is_cut or (not found and self._redelivery.given_up > given_up)
             except (OSError, TooManyFiles) as error:
                 # What was taken before it is in flight already; it fails again at the next take.
                 if not found:
