@@ -12,10 +12,11 @@ import headwater
 from headwater.bus import Bus
 from headwater.clock import ManualClock
 from headwater.config import KIB, Config, Retention
-from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded, TooLarge
+from headwater.errors import Conflict, Malformed, NotFound, QuotaExceeded
 from headwater.log.roots import STAGED
+from headwater.message import Outgoing
 from headwater.staging import EPOCH_MAX, Staging
-from headwater.store.batch import checksum
+from headwater.store.batch import Batch, checksum
 from headwater.store.body import encode_body
 
 
@@ -207,16 +208,28 @@ def test_a_commit_that_the_limits_refuse_changes_nothing_and_can_be_dropped(tmp_
         assert bus.commit_stage("p", 2) == {"a": (1, 1)}
 
 
-def test_more_parts_of_a_root_than_an_epoch_may_have_are_refused_before_anything_is_decided(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
-):
+def test_more_parts_of_a_root_than_an_epoch_has_numbers_for_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("headwater.staging.BATCHES_PER_EPOCH_MAX", 3)
-    for part in range(4):
-        bus.stage("p", 1, [("a", b"1")], part=str(part))
-    with pytest.raises(TooLarge, match="stage larger ones"):
-        bus.commit_stage("p", 1, [str(part) for part in range(4)])
-    bus.drop_stage("p", 1)
-    assert seen(bus) == []
+    staged = [
+        Outgoing(topic="a/0", payload=b"0"),
+        Outgoing(topic="a/1", payload=b"1", key=b"k"),
+        Outgoing(topic="a/0", payload=b"2", headers=(("unit", "C"), ("unit", "F"))),
+        Outgoing(topic="a/2", payload=b"3", retain=True),
+        Outgoing(topic="a/0", payload=b"4"),
+    ]
+    with headwater.open(tmp_path) as bus:
+        for part, message in enumerate(staged):
+            bus.stage("p", 1, [message], part=str(part))
+        assert bus.commit_stage("p", 1, [str(part) for part in range(5)]) == {"a": (1, 5)}
+        assert bus.commit_stage("p", 1, [str(part) for part in range(5)]) == {"a": (1, 5)}
+        found = list(bus.replay("a/#"))
+        assert [(one.topic, one.payload) for one in found] == [(one.topic, one.payload) for one in staged]
+        assert [one.key for one in found] == [None, b"k", None, None, None]
+        assert [one.header_pairs for one in found] == [(), (), (("unit", "C"), ("unit", "F")), (), ()]
+        assert list(bus.retained("a/#")) == ["a/2"]
+        root = bus.core.roots.get("a")
+        assert root is not None
+        assert [found.last_offset for found in root.stream.read(1, 1 << 20) if isinstance(found, Batch)] == [2, 4, 5]
 
 
 def test_what_is_staged_survives_a_restart(tmp_path: Path):

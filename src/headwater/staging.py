@@ -33,7 +33,8 @@ from headwater.log.roots import STAGED, Roots
 from headwater.memo import Memo
 from headwater.message import Outgoing
 from headwater.store import state as rows
-from headwater.store.batch import Batch
+from headwater.store.batch import Batch, checksum
+from headwater.store.body import Body, joined_bodies
 from headwater.store.state import Rows, State
 from headwater.topics.name import is_utf8
 
@@ -371,10 +372,12 @@ class Staging:
                 by_root.setdefault(root, []).append((order[part], staged))
         items: list[tuple[str, Publish]] = []
         for root, found in sorted(by_root.items()):
-            if len(found) > BATCHES_PER_EPOCH_MAX:
-                raise TooLarge(f'epoch {epoch} has {len(found)} parts for "{root}"; stage larger ones')
-            for number, (_, staged) in enumerate(sorted(found, key=lambda one: one[0])):
-                items.append((root, self._item(producer, epoch, number, root, staged)))
+            rows_of_root = [staged for _, staged in sorted(found, key=lambda one: one[0])]
+            # Many small parts make as many batches as there are numbers for: the same ones, whenever it is asked.
+            together = -(-len(rows_of_root) // BATCHES_PER_EPOCH_MAX)
+            for number, first in enumerate(range(0, len(rows_of_root), together)):
+                chosen = rows_of_root[first : first + together]
+                items.append((root, self._item(producer, epoch, number, root, chosen)))
         return items
 
     def _finish(self, producer: str, epoch: int, items: Sequence[tuple[str, Publish]]) -> dict[str, Span]:
@@ -406,17 +409,24 @@ class Staging:
         window = self._config.producer_window
         return {one for found in stored.values() for one in found[: max(0, len(found) - window)]}
 
-    def _item(self, producer: str, epoch: int, number: int, root: str, staged: StagedRow) -> Publish:
+    def _item(self, producer: str, epoch: int, number: int, root: str, staged: Sequence[StagedRow]) -> Publish:
+        bodies = [self._body(producer, epoch, row) for row in staged]
+        if len(bodies) == 1:
+            part = self._checks.body(root, staged[0].count, staged[0].crc, bodies[0])
+        else:
+            data = joined_bodies(list(map(Body, bodies)))
+            part = self._checks.body(root, sum(row.count for row in staged), checksum(data), data)
+        assert part.body is not None
+        name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
+        item = Publish(part.topics, [part], len(part.body), name, sequence, is_one=False)
+        item.made_by = staged[0].share
+        return item
+
+    def _body(self, producer: str, epoch: int, staged: StagedRow) -> bytes:
         stream = self._roots.get(STAGED)
-        found = stream.stream.read(staged.offset, 1)[:1] if stream is not None else ()
-        for batch in found:
+        for batch in stream.stream.read(staged.offset, 1)[:1] if stream is not None else ():
             if isinstance(batch, Batch):
-                data = batch.body.payload(staged.offset - batch.first_offset)
-                part = self._checks.body(root, staged.count, staged.crc, data)
-                name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
-                item = Publish(part.topics, [part], len(data), name, sequence, is_one=False)
-                item.made_by = staged.share
-                return item
+                return batch.body.payload(staged.offset - batch.first_offset)
         raise NotFound(f'what was staged for epoch {epoch} of producer "{producer}" is gone; stage it again')
 
     # Dropping

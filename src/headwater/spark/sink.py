@@ -44,10 +44,10 @@ from headwater.client.bus import Bus
 from headwater.client.url import parse_url
 from headwater.clock import from_datetime
 from headwater.config import Connecting
-from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, TooLarge
+from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
 from headwater.spark.options import check_names, seconds
 from headwater.spark.served import awaited
-from headwater.staging import BATCHES_PER_EPOCH_MAX, EPOCH_MAX
+from headwater.staging import EPOCH_MAX
 from headwater.store.batch import checksum
 from headwater.topics.name import is_utf8
 
@@ -220,15 +220,6 @@ def _key_of_query() -> tuple[str, int]:
 
 def commit(options: WriteOptions, producer: str, epoch: int, staged: Sequence[Staged]) -> None:
     """Make what the tasks staged visible, in the order of their partitions."""
-    bodies: Counter[str] = Counter()
-    for one in staged:
-        bodies.update(one.bodies)
-    for root, count in bodies.items():
-        if count > BATCHES_PER_EPOCH_MAX:
-            raise TooLarge(
-                f'the tasks staged {count} batches for root "{root}", and {BATCHES_PER_EPOCH_MAX} can be committed at '
-                "once; use fewer, larger partitions (df.coalesce), or write less at a time (maxMessagesPerTrigger)"
-            )
     parts = [part for one in sorted(staged, key=lambda one: one.partition) for part in one.parts]
     with connected(options, options.reconnect_s) as bus:
         bus.commit_stage(producer, epoch, parts)

@@ -176,6 +176,25 @@ def join_columns(
     return b"".join((fixed, *first, *expiries, *retain, *keys, *headers, *payloads))
 
 
+def joined_bodies(bodies: Sequence[Body]) -> bytes:
+    """The messages of several bodies, one behind the other, as one body."""
+
+    def column(values: Callable[[Body], Sequence[Any] | None], missing: object) -> list[Any] | None:
+        if all(values(body) is None for body in bodies):
+            return None
+        return [value for body in bodies for value in (values(body) or [missing] * body.count)]
+
+    return encode_body(
+        [topic for body in bodies for topic in body.topics],
+        [body.payload(place) for body in bodies for place in range(body.count)],
+        [time_us for body in bodies for time_us in body._times],
+        expiries=column(lambda body: body.expiries, 0),
+        retain=column(lambda body: body.retain, False),
+        keys=column(lambda body: body.keys, None),
+        headers=column(lambda body: body.headers() if body.columns & HEADERS else None, ()),
+    )
+
+
 def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
     """The dictionary of topics with the index into it, how many there are, and how a body starts that has these and
     no optional columns.
