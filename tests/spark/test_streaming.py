@@ -13,7 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import headwater
 from headwater.errors import Conflict, Gap, Malformed
+from headwater.spark import streaming
 from headwater.spark.options import check_streaming, read_options
+from headwater.spark.reading import open_log
 from headwater.spark.streaming import StreamReader
 from spark.beside import Owner
 from spark.rows import SCHEMA
@@ -92,6 +94,47 @@ def test_a_limit_is_shared_and_reaches_the_end(tmp_path):
     assert place == {"home": 101, "office": 11}
     assert len(found) == len(set(found)) == 110
     stream.stop()
+
+
+def test_a_query_that_waits_does_not_open_the_folder_again_and_again(tmp_path, monkeypatch):
+    opened: list[object] = []
+
+    def counted(*args: Any) -> Any:
+        opened.append(args)
+        return open_log(*args)
+
+    monkeypatch.setattr(streaming, "open_log", counted)
+    monkeypatch.setattr(streaming, "LOOK_S", 3600.0)
+    with headwater.open(tmp_path / "data") as bus:
+        fill(bus, "home", 3)
+        stream = reader(tmp_path / "data")
+        start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        before = len(opened)
+        assert all(stream.latestOffset(start, ReadAllAvailable()) == start for _ in range(20))
+        assert stream.reportLatestOffset() == start
+        assert len(opened) == before
+        fill(bus, "home", 1)
+        assert stream.latestOffset(start, ReadAllAvailable()) == {"home": 5}
+        monkeypatch.setattr(streaming, "LOOK_S", 0.0)
+        before = len(opened)
+        assert stream.reportLatestOffset() == {"home": 5}
+        assert len(opened) == before + 1
+
+
+def test_a_query_goes_on_with_fewer_topics_and_with_more(tmp_path):
+    with headwater.open(tmp_path / "data") as bus:
+        fill(bus, "home", 3)
+        fill(bus, "office", 2)
+        start = {"home": 4, "office": 3}
+        stream = reader(tmp_path / "data", topics="home/#", subscription="fewer")
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+        fill(bus, "home", 1)
+        fill(bus, "office", 1)
+        fewer = stream.latestOffset(start, ReadAllAvailable())
+        assert fewer == {"home": 5, "office": 3}
+        assert read(stream, start, fewer) == [("home", 4)]
+        again = reader(tmp_path / "data")
+        assert again.latestOffset(fewer, ReadAllAvailable()) == {"home": 5, "office": 4}
 
 
 def test_available_now_ends_where_the_log_ended(tmp_path):

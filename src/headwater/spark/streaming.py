@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from headwater.arrow.conditions import Conditions
+from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict
 from headwater.spark import plan
 from headwater.spark.options import EARLIEST, ReadOptions
@@ -35,8 +36,14 @@ from headwater.spark.progress import Progress
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans, with_lake
 from headwater.spark.served import Served
 from headwater.spark.spans import Extent, Log, share
+from headwater.store import folder as folders
+from headwater.store.files import DiskFiles
+from headwater.topics.name import filter_covers_root
 
 Offsets = dict[str, int]
+
+LOOK_S = 1.0
+"""A folder in which nothing is published is opened so often to look what was deleted."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,14 +61,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of a new query: where it begins, as it was first told."""
         self._is_planned = self._is_begun = False
         """Whether this reader was asked where a micro-batch ends; and what one reads."""
+        self._clock = SystemClock()
+        self._seen: tuple[bytes | None, int, dict[str, Extent]] | None = None
+        """What was there when it was last looked: the watermarks, the time, and the extents."""
         self._progress = Progress(options, self._connected) if options.subscription is not None else None
 
     @contextmanager
     def _looking(self) -> Iterator[Log]:
         """The log as it is now.
 
-        A folder is opened for each look, as Spark may kill the planner at any time and a secondary of the state leaves
-        files behind then; a connection is kept.
+        A folder is opened for each look that finds something new, as Spark may kill the planner at any time and a
+        secondary of the state leaves files behind then; a connection is kept.
         """
         if self.options.data is not None:
             with closing(open_log(self.options)) as log:
@@ -102,13 +112,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends()
 
     def _ends(self) -> Offsets:
-        with self._looking() as log:
-            return {extent.root: extent.end for extent in log.extents(self.options.topics)}
+        return {root: extent.end for root, extent in self._extents_of_late().items()}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next micro-batch ends."""
         self._is_planned = True
-        extents = self._extents()
+        extents = self._extents_of_late()
         self._tell(start, extents)
         if start == self._begin and not self._is_begun:
             # What retention deleted before it knew of this query is no loss.
@@ -152,11 +161,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress.tell(end)
 
     def _extents(self) -> dict[str, Extent]:
+        mark = self._watermarks()  # before the look, so that what comes meanwhile is looked at again
         with self._looking() as log:
-            return {extent.root: extent for extent in log.extents(self.options.topics)}
+            extents = {extent.root: extent for extent in log.extents(self.options.topics)}
+        self._seen = (mark, self._clock.monotonic_us(), extents)
+        return extents
+
+    def _extents_of_late(self) -> dict[str, Extent]:
+        """The same, without opening a folder in which nothing was published since the last look, for a moment: Spark
+        asks a hundred times a second."""
+        if self._seen is not None:
+            mark, seen_us, extents = self._seen
+            is_fresh = self._clock.monotonic_us() - seen_us < LOOK_S * SECOND_US
+            if mark is not None and is_fresh and mark == self._watermarks():
+                return extents
+        return self._extents()
+
+    def _watermarks(self) -> bytes | None:
+        """How far every stream of a folder is; None of a server."""
+        if self.options.data is None:
+            return None
+        try:
+            return DiskFiles().read(f"{self.options.data}/{folders.WATERMARKS}")
+        except FileNotFoundError:
+            return None
 
     def _tell(self, start: Offsets, extents: dict[str, Extent]) -> None:
-        """Everything before it is done, if it is of this bus."""
+        """Everything before it is done, if it is of this bus. Roots that the query read once, and whose topics it was
+        started without since, keep their place in the checkpoint, and nobody asks what became of them."""
+        start = {root: place for root, place in start.items() if filter_covers_root(self.options.topics, root)}
         for root, place in start.items():
             plan.check_end(extents.get(root, Extent(root, 1, 1)), place, self.options.fail_on_data_loss)
         if self._progress is not None:
