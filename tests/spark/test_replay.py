@@ -98,6 +98,15 @@ def test_recorded_time_goes_by_as_fast_as_it_is_told_to() -> None:
     assert Pace(None).reach(1) is None
 
 
+def test_a_replay_that_was_killed_in_a_window_goes_by_its_pace_from_the_end_of_that() -> None:
+    clock = ManualClock()
+    pace = Pace(10, clock)
+    assert pace.behind_s(5_000_000) == 0.0  # the window is written again, and nobody waited for it
+    clock.advance(2)
+    assert pace.behind_s(15_000_000) == 1.0
+    assert pace.reach(15_000_000) == 25_000_000
+
+
 @pytest.mark.parametrize(("text", "speed"), [("10x", 10.0), ("1", 1.0), ("0.5x", 0.5), ("max", None)])
 def test_speeds_are_written_like_this(text: str, speed: float | None) -> None:
     assert factor(text) == speed

@@ -156,12 +156,11 @@ class Pace:
         """Wait until a message is due; the recorded time that it is by now, None if there is no pace."""
         if self._speed is None:
             return None
-        if self._origin_us is None:  # what comes first is due at once, also after a restart
-            self._origin_us, self._started_us = due_us, self._clock.monotonic_us()
         condition = threading.Condition()
         with condition:
             while (left_us := self._left_us(due_us)) > 0:
                 self._clock.wait(condition, left_us)
+        assert self._origin_us is not None
         return self._origin_us + round((self._clock.monotonic_us() - self._started_us) * self._speed)
 
     def behind_s(self, due_us: int) -> float:
@@ -170,7 +169,8 @@ class Pace:
 
     def _left_us(self, due_us: int) -> int:
         assert self._speed is not None
-        assert self._origin_us is not None
+        if self._origin_us is None:  # what comes first is due at once, also after a restart in the middle of a window
+            self._origin_us, self._started_us = due_us, self._clock.monotonic_us()
         return self._started_us + round((due_us - self._origin_us) / self._speed) - self._clock.monotonic_us()
 
 
