@@ -168,20 +168,25 @@ class Lake:
 
     def roots(self) -> list[str]:
         """The roots that have a table."""
+        return sorted(self._tables())
+
+    def _tables(self) -> dict[str, Table]:
+        """By root, each as it is now."""
         try:
             names = self.catalog.list_tables(NAMESPACE)
         except NoSuchNamespaceError:
-            return []
+            return {}
         tables = [self.catalog.load_table(name) for name in names]
-        return sorted(table.properties[ROOT] for table in tables if ROOT in table.properties)
+        return {table.properties[ROOT]: table for table in tables if ROOT in table.properties}
 
     def archived(self, topics: str = "#") -> dict[str, Archived]:
         """What there is of the roots that a filter may match."""
-        return {root: archived_in(self.table(root), root) for root in self.roots() if filter_covers_root(topics, root)}
+        tables = sorted(self._tables().items())
+        return {root: archived_in(table, root) for root, table in tables if filter_covers_root(topics, root)}
 
     def marks(self) -> dict[str, int]:
         """How far each root is archived."""
-        return {root: offset_of(self.table(root)) for root in self.roots()}
+        return {root: offset_of(table) for root, table in sorted(self._tables().items())}
 
     def table(self, root: str) -> Table:
         """The table of a root, as it is now."""

@@ -57,6 +57,8 @@ FILE_BYTES = 128 * MIB
 SMALL_FILES_MAX = 16
 """Small files of one day at which they are joined without being asked."""
 GRACE_S = 6 * 3600.0
+MARK_S = 5.0
+"""While many roots are archived, the log is told so often how far it may forget."""
 
 DAY = "cast((unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000)) div 86400000000 as int)"
 SKIP_LOST = "archive what is left with --skip-lost"
@@ -120,6 +122,12 @@ class Archive:
         self._read: ReadOptions = read_options(source)
         self._schemas: list[SchemaInfo] = []
         """As they stood when it was last looked what there is."""
+        self._clock = SystemClock()
+        self._reached: dict[str, int] = {}
+        """How far the lake has each root."""
+        self._is_marked = True
+        """Whether the log was told so."""
+        self._marked_us = 0
         self.lake: Lake = open_lake(lake)
         with closing(open_log(self._read)) as log:
             self.lake.claim(log.bus_id)
@@ -170,8 +178,13 @@ class Archive:
         """Archive what there is now; each step is committed when it comes out of here."""
         for root, (first, last) in self.pending().items():
             for start in range(first, last + 1, self.options.messages_per_commit):
-                yield self.step(root, start, min(last, start + self.options.messages_per_commit - 1))
-            self.leave_mark()
+                step = self.step(root, start, min(last, start + self.options.messages_per_commit - 1))
+                self._reached[root] = step.last
+                self._is_marked = False
+                yield step
+                if self._clock.monotonic_us() - self._marked_us >= MARK_S * SECOND_US:
+                    self._leave_reached()
+        self._leave_reached()
 
     def step(self, root: str, first: int, last: int) -> Step:
         """One attempt: read, write, commit."""
@@ -210,8 +223,18 @@ class Archive:
             return write(frame.withColumn("day", f.expr(DAY)).sortWithinPartitions("day", "offset"), attempt)
 
     def leave_mark(self) -> None:
-        """Tell the log how far it may forget."""
-        reached = self.lake.marks()
+        """Tell the log how far it may forget, as the lake's tables say."""
+        self._reached = self.lake.marks()
+        self._is_marked = False
+        self._leave_reached()
+
+    def _leave_reached(self) -> None:
+        """The same, going by what was committed since: who archives a thousand roots does not look at all their tables
+        after each."""
+        if self._is_marked:
+            return
+        reached = self._reached
+        self._is_marked, self._marked_us = True, self._clock.monotonic_us()
         if self._read.data is not None:
             marks.leave(DiskFiles(), self._read.data, self.lake.id, reached)
             return
