@@ -613,7 +613,7 @@ class Core:
 
         def extent(root: Root) -> Extent:
             log, places = root.stream, tuple(root.stream.offset_at(time_us) for time_us in times)
-            return Extent(root.name, log.first_offset, log.durable + 1, root.purged_upto, places)
+            return Extent(root.name, log.first_offset, log.durable + 1, root.purged_upto, places, log.size[0])
 
         return sorted(map(extent, self._covered(filter)), key=lambda extent: extent.root)
 

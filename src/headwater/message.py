@@ -259,6 +259,8 @@ class Extent(msgspec.Struct, frozen=True):
     """Everything up to here was purged as a whole: nobody is to miss it."""
     places: tuple[int, ...] = ()
     """For each moment that was asked about, the first offset appended at or after it."""
+    bytes: int = 0
+    """About what it takes on disk; 0 if a server of an earlier version does not tell."""
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +14,7 @@ import headwater
 from client.served import Served
 from headwater.errors import Gap, Malformed
 from headwater.spark.options import read_options
+from headwater.spark.served import Served as Log
 from headwater.spark.streaming import StreamReader
 from server.site import until
 from spark.rows import SCHEMA, replayed, rows
@@ -60,6 +62,16 @@ def test_loss_is_named(tmp_path):
         assert (caught.value.first, caught.value.last) == (1, first - 1)
         found = rows(server.url, startingOffsets='{"home": 1}', failOnDataLoss="false")
         assert [row[2] for row in found] == list(range(first, 301))
+
+
+def test_partitions_go_by_how_large_the_messages_of_a_root_are(tmp_path):
+    with Served(tmp_path / "data") as server:
+        server.bus.publish_many([("large/a", bytes(10_000))] * 100)
+        server.bus.publish_many([("small/a", b"x")] * 100)
+        with closing(Log(server.url, "#")) as log:
+            assert 1_000_000 <= log.bytes_between("large", 1, 100) <= 2_000_000
+            assert next(span.count for span in log.spans("large", 1, 100, 500_000, None)) <= 50
+            assert len(list(log.spans("small", 1, 100, 500_000, None))) == 1
 
 
 def test_sessions_of_readers_do_not_pile_up(served):

@@ -21,7 +21,7 @@ from headwater.wire.administration import CreateSubscription, ShowSubscription, 
 from headwater.wire.request import Option
 
 MESSAGE_BYTES = 256
-"""About what a message takes; a server does not tell."""
+"""About what a message takes, of a server that does not tell."""
 PREFETCH_MESSAGES = 50_000
 PREFETCH_BYTES = 16 << 20
 RECONNECT_S_MAX = 60.0
@@ -63,6 +63,8 @@ class Served:
         self._bus = connect(url)
         self._topics = topics
         self._extents: dict[str, Extent] = {}
+        self._message_bytes: dict[str, int] = {}
+        """About what a message of each root takes."""
         self._id = self._bus.id
         try:
             self.refresh()
@@ -80,10 +82,12 @@ class Served:
         return self._id
 
     def refresh(self) -> None:
-        self._extents = {
-            found.root: Extent(found.root, found.first, found.end, found.purged_upto)
-            for found in self._bus.extents(self._topics)
-        }
+        self._extents, self._message_bytes = {}, {}
+        for found in self._bus.extents(self._topics):
+            self._extents[found.root] = Extent(found.root, found.first, found.end, found.purged_upto)
+            count = found.end - found.first
+            if found.bytes and count > 0:
+                self._message_bytes[found.root] = max(1, found.bytes // count)
         if self._bus.id != self._id:
             raise Conflict(
                 f"{self._bus.address} serves another bus than it did (id {self._bus.id}, before {self._id}): offsets "
@@ -106,11 +110,11 @@ class Served:
         return self._extents[root].end
 
     def bytes_between(self, root: str, first: int, last: int) -> int:
-        return (last - first + 1) * MESSAGE_BYTES
+        return (last - first + 1) * self._message_bytes.get(root, MESSAGE_BYTES)
 
     def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
-        purged_upto = self._extents[root].purged_upto
-        for start, end in cuts_by_count(first, last, messages_max or max(1, bytes_max // MESSAGE_BYTES)):
+        purged_upto, message_bytes = self._extents[root].purged_upto, self._message_bytes.get(root, MESSAGE_BYTES)
+        for start, end in cuts_by_count(first, last, messages_max or max(1, bytes_max // message_bytes)):
             size = self.bytes_between(root, start, end)
             yield Span(root, start, end, bytes=size, purged_upto=purged_upto)
 
