@@ -8,9 +8,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import headwater
+from headwater.errors import Conflict
 from headwater.spark.folder import Folder
 from headwater.spark.pieces import Pieces
 from headwater.store.log import Hole
@@ -72,3 +74,11 @@ def test_whatever_the_index_files_hold_a_planned_read_has_every_message_once(
             seen += [offset for offset in range(piece[0], piece[1] + 1) if span.first <= offset <= span.last]
     assert seen == list(range(1, 5 * BATCHES + 1))
     assert {path: path.read_bytes() for path in harmed} == harmed
+
+
+def test_a_read_of_more_than_there_is_ends_with_an_error(written: Path) -> None:
+    with Folder(str(written)) as folder:
+        (span,) = folder.spans("home", 1, 5 * BATCHES, 1 << 30, 5 * BATCHES)
+    beyond = msgspec.structs.replace(span, last=span.last + 1)
+    with pytest.raises(Conflict, match="the folder was replaced meanwhile"):
+        list(Pieces(str(written), beyond))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from headwater.config import Config
+from headwater.errors import Conflict
 from headwater.spark.spans import Span
 from headwater.store import folder as folders
 from headwater.store.batch import BadBatch, Batch, Seed, open_body
@@ -70,6 +71,11 @@ class Pieces:
                     else:
                         yield found
                         offset = found.last + 1
+                if offset == before:
+                    raise Conflict(
+                        f'"{self._span.root}" ends before {offset}, and this read was planned up to {last}: '
+                        "the folder was replaced meanwhile; read again"
+                    )
             place = self._find(offset)
 
     def _walk(self, place: tuple[int, int], offset: int) -> Iterator[tuple[int, int, bytes, None]]:
