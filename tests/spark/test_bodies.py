@@ -54,6 +54,12 @@ def test_arrow_columns_make_the_same_bytes_as_messages_do(messages, before, afte
     assert encode(batch, NOW_US) == expected(messages)
 
 
+def test_what_expires_has_the_bytes_that_messages_have() -> None:
+    batch = batch_of([("a", b"1", None, None, None), ("a", b"2", b"k", None, None)])
+    expected = encode_body(["a", "a"], [b"1", b"2"], NOW_US, keys=[None, b"k"], expiries=[NOW_US + 5] * 2)
+    assert encode(batch, NOW_US, 5) == expected
+
+
 @given(
     st.lists(st.lists(MESSAGE, max_size=30), max_size=5), st.integers(1, 12), st.integers(1, 400), st.integers(1, 2000)
 )

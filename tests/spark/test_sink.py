@@ -69,7 +69,12 @@ def is_each_once(found: list[bytes], count: int) -> bool:
         ({"url": "http://127.0.0.1"}, "begins with one of headwater://"),
         ({"url": URL, "data": "var/data"}, "start `headwater serve` on it"),
         ({"url": URL, "writeID ": "x"}, 'did you mean "writeId"'),
-        ({"url": URL, "topics": "home/#"}, "a write has url, writeId"),
+        ({"url": URL, "lake": "var/lake"}, "a write has url, writeId"),
+        ({"url": URL, "topics": "home"}, 'did you mean "topic"'),
+        ({"url": URL, "topic": "home/#"}, 'option "topic": '),
+        ({"url": URL, "ttl": "soon"}, "a time such as 90s, 15m or 7d"),
+        ({"url": URL, "ttl": "0s"}, "a time such as 90s, 15m or 7d"),
+        ({"url": URL, "mode": "redrive", "ttl": "7d"}, "mended dead letters keep theirs"),
         ({"url": URL, "writeId": ""}, "a name that this write alone has"),
         ({"url": URL, "writeId": "x" * 200}, "at most 128"),
         ({"url": URL, "writeEpoch": "1"}, "state that too"),
@@ -120,6 +125,16 @@ def test_spark_says_what_is_wrong_before_any_row(spark, server):
 
 
 # Batch writes
+
+
+def test_rows_may_share_a_topic_and_expire(spark, server):
+    frame = spark.range(0, 4, 1, 1).selectExpr("if(id = 1, 'own/x', null) topic", "cast(id as string) payload")
+    save(frame, server.url, topic="shared/x", ttl="7d")
+    assert [m.payload for m in messages_of(server, "own/#")] == [b"1"]
+    save(frame.select("payload"), server.url, topic="shared/x", ttl="1ms")
+    wait_until(lambda: [m.payload for m in messages_of(server, "shared/#")] == [b"0", b"2", b"3"], "the others expire")
+    with pytest.raises(PySparkException, match="name one topic for all rows"):
+        save(frame.select("payload"), server.url)
 
 
 def test_rows_arrive_as_they_are_in_the_order_of_their_partitions(spark, server):

@@ -75,15 +75,18 @@ class _Pile:
 class Piles:
     """Turns the record batches of a task into bodies of one root each; rows of a root keep their order."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, topic: str | None = None, ttl_us: int = 0) -> None:
+        """Rows that name no topic are of this one; with a `ttl_us` all expire so long after they are published."""
         self._config = config
+        self._topic = topic
+        self._ttl_us = ttl_us
         self._piles: dict[str, _Pile] = {}
         self._held_bytes = 0
         self._roots: Memo[str, str] = Memo(ROOTS_CACHED_MAX)
 
     def add(self, batch: Any, time_us: int) -> Iterator[Encoded]:
         """Take rows; what is full now comes out, published at this time."""
-        rows = _brought(batch)
+        rows = _brought(batch, self._topic)
         for root, share in self._shares(rows):
             yield from self._pile(root, share, time_us)
         self._held_bytes = self._held_bytes + rows.nbytes if self._piles else 0
@@ -134,11 +137,12 @@ class Piles:
     def _encoded(self, root: str, time_us: int) -> Encoded:
         pile = self._piles.pop(root)
         joined = pile.pieces[0] if len(pile.pieces) == 1 else pa.concat_batches(pile.pieces)
-        return Encoded(root, pile.rows, encode(joined, time_us))
+        return Encoded(root, pile.rows, encode(joined, time_us, self._ttl_us))
 
 
-def _brought(batch: Any) -> Any:
-    """Rows with the column types of `TYPES`, in which everything is there that has to be."""
+def _brought(batch: Any, topic: str | None = None) -> Any:
+    """Rows with the column types of `TYPES`, in which everything is there that has to be; those that name no topic are
+    of this one."""
     names, columns = [], []
     for name, type_ in TYPES.items():
         if name not in batch.schema.names:
@@ -146,7 +150,12 @@ def _brought(batch: Any) -> Any:
         column = batch.column(batch.schema.get_field_index(name))
         names.append(name)
         columns.append(column if column.type == type_ else column.cast(type_))
+    if topic is not None and "topic" not in names:
+        names, columns = ["topic", *names], [pa.repeat(topic, batch.num_rows), *columns]
     rows = pa.RecordBatch.from_arrays(columns, names)
+    if topic is not None and rows.column("topic").null_count:
+        place = rows.schema.get_field_index("topic")
+        rows = rows.set_column(place, "topic", pc.fill_null(rows.column("topic"), topic))
     for name in ("topic", "payload"):
         if rows.column(name).null_count:
             raise Malformed(
@@ -178,7 +187,7 @@ def _weights(rows: Any) -> Numbers:
     return weights
 
 
-def encode(rows: Any, time_us: int) -> bytes:
+def encode(rows: Any, time_us: int, ttl_us: int = 0) -> bytes:
     """The body of rows of one root; the same bytes that `encode_body` makes of the same messages."""
     count = rows.num_rows
     topics = rows.column("topic").dictionary_encode()
@@ -203,7 +212,7 @@ def encode(rows: Any, time_us: int) -> bytes:
         count,
         len(topics.dictionary),
         (*_binary(topics.dictionary), *_padded(topics.indices.to_numpy()), *_padded(np.full(count, time_us, np.int64))),
-        (),
+        _padded(np.full(count, time_us + ttl_us, np.int64)) if ttl_us else (),
         retain,
         keys,
         headers,

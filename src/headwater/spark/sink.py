@@ -17,6 +17,8 @@ the user says (`writeId`).
 | writeEpoch | of a batch write with a writeId: a number that grows with each write      | 0       |
 | mode       | redrive: rows are mended dead letters, see `redriving`                    | publish |
 | reconnectS | seconds for which a server that is away is waited for                     | 60      |
+| topic      | of rows that name none: where there is no such column, or it is null      |         |
+| ttl        | for how long the messages are kept: 90s, 15m, 7d                          |         |
 """
 
 from __future__ import annotations
@@ -42,14 +44,15 @@ from pyspark.sql.types import StructType
 
 from headwater.client.bus import Bus
 from headwater.client.url import parse_url
-from headwater.clock import from_datetime
-from headwater.config import Connecting
+from headwater.clock import SECOND_US, from_datetime
+from headwater.config import Config, Connecting
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
 from headwater.spark.options import check_names, seconds
 from headwater.spark.served import awaited
 from headwater.staging import EPOCH_MAX
 from headwater.store.batch import checksum
-from headwater.topics.name import is_utf8
+from headwater.topics.name import check_topic, is_utf8
+from headwater.units import number_of
 
 if TYPE_CHECKING:
     from headwater.spark.bodies import Encoded
@@ -62,7 +65,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "retain": ("boolean",),
 }
 REQUIRED = ("topic", "payload")
-NAMES = ("url", "writeId", "writeEpoch", "mode", "reconnectS")
+NAMES = ("url", "writeId", "writeEpoch", "mode", "reconnectS", "topic", "ttl")
+TTL_US_MAX = 36_500 * 86_400 * SECOND_US
+OF_PUBLISHING_ALONE = ("topic", "ttl")
 OF_BATCHES_ALONE = ("writeId", "writeEpoch")
 PUBLISH, REDRIVE = "publish", "redrive"
 OF_SPARK = ("checkpointlocation", "queryname", "path")
@@ -86,6 +91,8 @@ class WriteOptions(msgspec.Struct, frozen=True):
     write_epoch: int
     reconnect_s: float
     mode: str = PUBLISH
+    topic: str | None = None
+    ttl_us: int = 0
 
     def __repr__(self) -> str:
         # The address may have a secret in it.
@@ -117,7 +124,31 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise Malformed(f'option "mode" is "{mode}"; use "{PUBLISH}", or "{REDRIVE}" for mended dead letters')
     epoch, use = _epoch(options.get("writeepoch", "0")), f"seconds from 0 to {RECONNECT_S_MAX:.0f}"
     patience_s = seconds("reconnectS", options, lambda found: 0 <= found <= RECONNECT_S_MAX, use)
-    return WriteOptions(url, write_id, epoch, RECONNECT_S if patience_s is None else patience_s, mode)
+    if mode == REDRIVE:
+        for name in OF_PUBLISHING_ALONE:
+            if name in options:
+                raise Malformed(f'option "{name}" is for messages that are published; mended dead letters keep theirs')
+    topic = options.get("topic")
+    if topic is not None:
+        try:
+            check_topic(topic, Config())
+        except Malformed as error:
+            raise Malformed(f'option "topic": {error.args[0]}') from error
+    ttl_us = _ttl_us(options.get("ttl"))
+    patience_s = RECONNECT_S if patience_s is None else patience_s
+    return WriteOptions(url, write_id, epoch, patience_s, mode, topic, ttl_us)
+
+
+def _ttl_us(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        ttl_us = round(number_of("ttl_s", text) * SECOND_US)
+    except ValueError:
+        ttl_us = 0
+    if not 0 < ttl_us <= TTL_US_MAX:
+        raise Malformed(f'option "ttl" is "{text}"; use a time such as 90s, 15m or 7d, and at most 36500d')
+    return ttl_us
 
 
 def _epoch(text: str) -> int:
@@ -126,8 +157,8 @@ def _epoch(text: str) -> int:
     return int(text)
 
 
-def check_columns(schema: StructType) -> None:
-    """That rows of this schema are messages."""
+def check_columns(schema: StructType, topic: str | None = None) -> None:
+    """That rows of this schema are messages, of a topic of their own or this one."""
     seen = Counter(schema.fieldNames())
     shape = "topic string, payload binary or string[, key binary or string, headers map<string,string>, retain boolean]"
     for column in schema.fields:
@@ -141,8 +172,9 @@ def check_columns(schema: StructType) -> None:
         if seen[column.name] > 1:
             raise Malformed(f'there are {seen[column.name]} columns "{column.name}"; drop all but one')
     for name in REQUIRED:
-        if name not in seen:
-            raise Malformed(f'there is no column "{name}"; add it: a message is {shape}')
+        if name not in seen and not (name == "topic" and topic is not None):
+            advice = 'add it, or name one topic for all rows with option("topic", …)' if name == "topic" else "add it"
+            raise Malformed(f'there is no column "{name}"; {advice}: a message is {shape}')
 
 
 # In a task
@@ -166,7 +198,7 @@ def stage(options: WriteOptions, producer: str, epoch: int, batches: Iterable[An
     bodies: Counter[str] = Counter()
     with connected(options, options.reconnect_s) as bus, ThreadPoolExecutor(IN_FLIGHT_MAX) as pool:
         under_way: deque[Future[None]] = deque()
-        for one in _encoded(bus, batches):
+        for one in _encoded(bus, options, batches):
             if len(under_way) == IN_FLIGHT_MAX:
                 under_way.popleft().result()
             # A name serves all roots: there are no more of them than the largest root has bodies.
@@ -179,10 +211,10 @@ def stage(options: WriteOptions, producer: str, epoch: int, batches: Iterable[An
     return Staged(producer, epoch, _task().partitionId(), parts, dict(bodies))
 
 
-def _encoded(bus: Bus, batches: Iterable[Any]) -> Iterator[Encoded]:
+def _encoded(bus: Bus, options: WriteOptions, batches: Iterable[Any]) -> Iterator[Encoded]:
     from headwater.spark.bodies import Piles  # here, as planning and committing have no need of Arrow
 
-    piles = Piles(bus.config)
+    piles = Piles(bus.config, options.topic, options.ttl_us)
     for batch in batches:
         yield from piles.add(batch, from_datetime(bus.now))
     yield from piles.rest(from_datetime(bus.now))
@@ -310,7 +342,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 
         check_letters(schema)
         return RedriveWriter(options)
-    check_columns(schema)
+    check_columns(schema, options.topic)
     return BatchWriter(options)
 
 
@@ -322,5 +354,5 @@ def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStr
     for name in OF_BATCHES_ALONE:
         if name.lower() in {stated.lower() for stated in given}:
             raise Malformed(f'option "{name}" is for batch writes: a stream is exactly once by its checkpoint')
-    check_columns(schema)
+    check_columns(schema, options.topic)
     return StreamWriter(options)
