@@ -73,6 +73,8 @@ def archive(
         from headwater.spark.pipelines.archive import Archive, Options
 
         job = Archive(spark, lake, source_of(at), Options(skip_lost=skip_lost, grace_s=grace_s))
+        if not job.pending() and not every:
+            remark("nothing new: the lake has all that the log has")
         again(lambda: _archive_once(job, COMPACT_ALL if compact else None, at.json), every, wait_s, Conflict)
 
 
