@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.config import Config, Retention, Serving
+from headwater.config import Clustering, Config, Retention, Serving
 from headwater.errors import HeadwaterError, Malformed, NotFound
 from headwater.settings import DEFAULT, Loaded, Process, Source, flag, known, load
 
@@ -209,5 +209,7 @@ def test_a_file_that_is_asked_for_must_be_there_and_be_text():
 
 
 def test_no_two_settings_have_the_same_name():
-    names = [field.name for struct in (Process, Serving, Config) for field in msgspec.structs.fields(struct)]
+    names = [
+        field.name for struct in (Process, Serving, Clustering, Config) for field in msgspec.structs.fields(struct)
+    ]
     assert len(names) == len(set(names))

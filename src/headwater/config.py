@@ -5,6 +5,7 @@ A name ends in its unit. A limit that a client can reach names the error that it
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -32,6 +33,11 @@ AUTH_METHODS = ("scram", "certificate", "gatekeeper", "jwt")
 """How a client may show who it is; `auth` names one or several of them, or "none"."""
 JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures of tokens that a public key checks and cannot make: no others may be allowed."""
+NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NATS_URL = re.compile(r"(?:nats|tls)://[^\s,]+")
+ADVERTISED = re.compile(r"(?:[^\s:/@\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+LEASE_S_MIN = 0.5
+"""A shorter one would be lost to any pause of a process or a disk."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 AT_LEAST_ONE = frozenset(
@@ -52,6 +58,8 @@ AT_LEAST_ONE = frozenset(
         "publish_gather_bytes_max",
         "publish_bytes_in_flight_max",
         "jwt_refresh_s",
+        "cluster_bytes_max",
+        "node_checkpoint_bytes",
     )
 )
 
@@ -623,6 +631,59 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f'setting jwt_keys is "{self.jwt_keys}"; whoever changes the keys on their way can be anybody here: '
                 "use https://, http:// on loopback, or a file"
             )
+
+
+class Clustering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of a node of a cluster, besides those of its server and its bus."""
+
+    # A cluster
+    cluster: tuple[str, ...] = ()
+    """NATS servers with JetStream: nats://host:4222, or tls://. With some, this server is a node of a cluster."""
+    bus: str = "headwater"
+    """Which bus it is a node of; several may share the NATS servers."""
+    node: str = ""
+    """What this node is called among the others; empty: its host and port, as advertised."""
+    advertise: str = ""
+    """Where others find this server, HOST:PORT; empty: where it listens."""
+    lease_s: float = 3.0
+    """How long a leader that is not heard of keeps its place. A shorter one fails over sooner, and for less."""
+    clock_skew_s_max: float = 5.0
+    """A node whose clock is further off than this does not lead."""
+    cluster_replicas: int = 3
+    """On how many NATS servers each record is: 1, 3 or 5. With 1, losing that server loses the cluster's log."""
+    cluster_bytes_max: int = 16 * GIB
+    """What the NATS servers keep for a node that is behind. One that is further behind takes a snapshot of another."""
+    node_checkpoint_bytes: int = 64 * MIB
+    """Bytes of records that a node applies, at most, until its folder is synced; what it applies anew after a crash."""
+    node_checkpoint_s: float = 30.0
+    """How long after a record its folder is synced, at most."""
+    nats_credentials: str = ""
+    """A .creds file for the NATS servers; a name and a password may also stand in their URLs."""
+    nats_ca: str = ""
+    """PEM; who may have signed the certificates of the NATS servers. Empty: as the system says."""
+    nats_certificate: str = ""
+    """PEM; what this node shows to NATS servers that ask for a certificate."""
+    nats_key: str = ""
+    """The private key of `nats_certificate`: a PEM file without a passphrase."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if bool(self.nats_certificate) != bool(self.nats_key):
+            raise Malformed("settings nats_certificate and nats_key go together; give both, or neither")
+        for name in ("bus", "node"):
+            if not NODE_NAME.fullmatch(getattr(self, name)) and (name == "bus" or self.node):
+                raise Malformed(
+                    f'setting {name} is "{getattr(self, name)}"; use up to 64 letters, digits, "-" and "_" in ASCII'
+                )
+        if self.cluster_replicas not in (1, 3, 5):
+            raise Malformed(f"setting cluster_replicas is {self.cluster_replicas}; use 1, 3 or 5")
+        if self.lease_s < LEASE_S_MIN:
+            raise Malformed(f"setting lease_s is {self.lease_s}; use {LEASE_S_MIN} or more")
+        for url in self.cluster:
+            if not NATS_URL.fullmatch(url):  # which may have a password, and is not repeated
+                raise Malformed("setting cluster has what is no URL of a NATS server; use nats://host:4222, or tls://")
+        if self.advertise and not ADVERTISED.fullmatch(self.advertise):
+            raise Malformed(f'setting advertise is "{self.advertise}"; use HOST:PORT, and [ADDRESS]:PORT with IPv6')
 
 
 class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

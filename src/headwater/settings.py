@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
-from headwater.config import Config, Retention, Serving
+from headwater.config import Clustering, Config, Retention, Serving
 from headwater.errors import Malformed, NotFound
 from headwater.store.files import DiskFiles, Files
 from headwater.units import is_duration, is_size, number_of
@@ -68,6 +68,7 @@ class Loaded(msgspec.Struct, frozen=True):
     process: Process
     sources: dict[str, Source]
     """By the setting's name; those within a table with a dot."""
+    clustering: Clustering = Clustering()
 
     @property
     def data(self) -> str:
@@ -88,7 +89,9 @@ class Loaded(msgspec.Struct, frozen=True):
             return getattr(self.config.retention_roots[root], field)
         if table:
             return getattr(self.config.retention, field)
-        owner = next(owner for owner in (self.process, self.serving, self.config) if hasattr(owner, field))
+        owner = next(
+            owner for owner in (self.process, self.serving, self.clustering, self.config) if hasattr(owner, field)
+        )
         return getattr(owner, field)
 
 
@@ -126,6 +129,7 @@ def load(
             Serving(**_of(Serving, values)),
             Process(**_of(Process, values)),
             sources,
+            Clustering(**_of(Clustering, values)),
         )
     except Malformed as error:
         raise Malformed(str(error.args[0]) + _blame(str(error.args[0]), sources)) from None
@@ -148,7 +152,7 @@ def given(config: Config, serving: Serving, data: str) -> Loaded:
 def known() -> Mapping[str, Kind]:
     """Every setting by its name, besides the rules of single roots, in the order of the code."""
     found: dict[str, Kind] = {}
-    for struct in (Process, Serving, Config):
+    for struct in (Process, Serving, Clustering, Config):
         for field in msgspec.structs.fields(struct):
             if field.name == "retention":
                 found |= {f"retention.{name}": kind for name, kind in _kinds(Retention).items()}

@@ -15,7 +15,7 @@ from rich.text import Text
 from headwater import config as bus_settings
 from headwater import settings as process_settings
 from headwater.cli.output import console, emit, safe
-from headwater.config import SCOPES, Config, Retention, Serving
+from headwater.config import SCOPES, Clustering, Config, Retention, Serving
 from headwater.settings import DEFAULT, Loaded, Process, known
 from headwater.units import is_size
 
@@ -38,7 +38,9 @@ class SettingLine(NamedTuple):
 
 def described() -> dict[str, SettingLine]:
     """By the name of the setting: the heading above it, and the line below it."""
-    found = _lines_of(process_settings, Process) | _lines_of(bus_settings, Serving) | _lines_of(bus_settings, Config)
+    found = _lines_of(process_settings, Process)
+    for struct in (Serving, Clustering, Config):
+        found |= _lines_of(bus_settings, struct)
     section = found.pop("retention").section
     found |= {
         f"retention.{name}": SettingLine(section, line.text)
