@@ -1,0 +1,35 @@
+"""Who leads, as the lease says it: which node, and where clients find it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
+    """Which node leads, and where clients find it, each as host:port; empty where it does not listen."""
+
+    node: str
+    epoch: int = 0
+    native: str = ""
+    mqtt: str = ""
+    mqtts: str = ""
+    http: str = ""
+
+    def place(self, door: str) -> tuple[str, int] | None:
+        """Where a door of it is."""
+        said: str = getattr(self, door)
+        host, _, port = said.rpartition(":")
+        return (host.strip("[]"), int(port)) if port.isdigit() else None
+
+
+def pack(leader: Leader) -> bytes:
+    """As the lease has it."""
+    return msgspec.json.encode(leader)
+
+
+def unpack(value: bytes) -> Leader | None:
+    """Who it is; None if that cannot be read."""
+    try:
+        return msgspec.json.decode(value, type=Leader)
+    except msgspec.DecodeError:
+        return None
