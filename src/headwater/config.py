@@ -59,7 +59,6 @@ AT_LEAST_ONE = frozenset(
         "publish_bytes_in_flight_max",
         "jwt_refresh_s",
         "cluster_bytes_max",
-        "node_checkpoint_bytes",
     )
 )
 
@@ -653,10 +652,6 @@ class Clustering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """On how many NATS servers each record is: 1, 3 or 5. With 1, losing that server loses the cluster's log."""
     cluster_bytes_max: int = 16 * GIB
     """What the NATS servers keep for a node that is behind. One that is further behind takes a snapshot of another."""
-    node_checkpoint_bytes: int = 64 * MIB
-    """Bytes of records that a node applies, at most, until its folder is synced; what it applies anew after a crash."""
-    node_checkpoint_s: float = 30.0
-    """How long after a record its folder is synced, at most."""
     nats_credentials: str = ""
     """A .creds file for the NATS servers; a name and a password may also stand in their URLs."""
     nats_ca: str = ""

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from headwater.cli.nats_servers import NatsServers
+from headwater.cluster import nats_connection
 from headwater.cluster.engine import Acked, Engine, Refused, Seen, StreamLost, Told
 from headwater.cluster.nats_engine import NatsEngine
 from headwater.config import Clustering
@@ -177,7 +178,8 @@ def test_the_clock_of_a_server_is_told(engines: Engines):
     assert abs(engines("n1").time_us() - time.time_ns() // 1000) < 60_000_000
 
 
-def test_where_no_server_is_a_sentence_names_the_places_and_no_password(clustering: Clustering):
+def test_where_no_server_is_a_sentence_names_the_places_and_no_password(clustering: Clustering, monkeypatch):
+    monkeypatch.setattr(nats_connection, "CONNECT_S", 0.5)
     wrong = msgspec.structs.replace(clustering, cluster=("nats://me:hidden@127.0.0.1:1",))
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: .*--cluster") as met:
         NatsEngine(wrong)

@@ -105,6 +105,9 @@ class Engine(Protocol):
     def bounds(self) -> tuple[int, int]:
         """The stream's first and last sequence; raises `Unavailable`, or `StreamLost`."""
 
+    def extent(self) -> tuple[int, int, int]:
+        """The same, and how many bytes it holds."""
+
     def time_us(self) -> int:
         """The wall clock of one of its servers; raises `Unavailable`."""
 

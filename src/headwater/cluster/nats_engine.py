@@ -199,9 +199,9 @@ class NatsEngine:
     def bounds(self) -> tuple[int, int]:
         return self._connection.call(self._bounds(), 2 * ASK_S)
 
-    def stored_bytes(self) -> int:
-        """How much the stream holds."""
-        return int(self._connection.call(self._info(), 2 * ASK_S).state["bytes"])
+    def extent(self) -> tuple[int, int, int]:
+        state = self._connection.call(self._info(), 2 * ASK_S).state
+        return int(state["first_seq"]), int(state["last_seq"]), int(state["bytes"])
 
     def time_us(self) -> int:
         said = self._connection.call(self._info(), 2 * ASK_S).ts
