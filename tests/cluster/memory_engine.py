@@ -145,6 +145,9 @@ class MemoryEngine:
         self._check()
         return self.bed.first, self.bed.last
 
+    def extent(self) -> tuple[int, int, int]:
+        return *self.bounds(), sum(map(len, self.bed.messages.values()))
+
     def time_us(self) -> int:
         self._check()
         return self.bed.now_us
