@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headwater.errors import NotFound
+from headwater.store.files import DiskFiles
 
 CONFIG = """\
 server_name: {name}
 listen: 127.0.0.1:{port}
 max_payload: 8MB
+log_file: "{folder}/log"
 jetstream {{
   store_dir: "{folder}"
   sync_interval: always
@@ -66,22 +68,23 @@ class NatsServers:
 
     def start(self, places: Sequence[int] | None = None) -> None:
         """Start all, or some."""
+        files = DiskFiles()
         for place in range(len(self.ports)) if places is None else places:
             folder = self._folder / f"nats{place + 1}"
-            folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(str(folder))
             routes = ", ".join(f"nats://127.0.0.1:{port}" for port in self._routes)
-            alone = len(self.ports) == 1
             text = CONFIG.format(
                 name=f"nats{place + 1}", port=self.ports[place], folder=folder, route=self._routes[place], routes=routes
             )
-            (folder / "nats.conf").write_text(text[: text.index("cluster {")] if alone else text)
-            with (folder / "log").open("ab") as log:
-                self._processes[place] = subprocess.Popen(  # noqa: S603  # the program was looked up above
-                    [self._program, "-c", str(folder / "nats.conf")],
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            alone = len(self.ports) == 1
+            path = f"{folder}/nats.conf"
+            files.write(path, (text[: text.index("cluster {")] if alone else text).encode())
+            self._processes[place] = subprocess.Popen(  # noqa: S603  # the program was looked up above
+                [self._program, "-c", path],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def process(self, place: int) -> subprocess.Popen[bytes]:
         """One of them."""
