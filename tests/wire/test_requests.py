@@ -44,6 +44,7 @@ BY_TYPE: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (request.U64, U64),
     (request.Micros, st.integers(0, request.TIME_US_MAX)),
     (request.Seconds, st.floats(0, request.SECONDS_MAX)),
+    (administration.Points, st.integers(1, administration.HISTORY_POINTS_MAX)),
 ]
 LETTER = st.builds(
     DeadLetter,
