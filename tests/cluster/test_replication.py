@@ -2,28 +2,247 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
-from cluster.nodes import another, first, rows, segments
+import msgspec
+import pytest
+
+import headwater
+from cluster.memory_engine import Faults
+from cluster.nodes import SMALL, Leader, Node, another, first, rows, segments
+from headwater.bus import Bus
+from headwater.errors import Conflict, SteppedDown, Unavailable
+from headwater.store.state import TOPIC
+from headwater.surface import Consumer
+
+MUCH = b"x" * 3000
 
 
-def test_a_follower_has_the_leaders_segments_to_the_byte_and_its_rows(tmp_path: Path) -> None:
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Node, Node]:
     one = first(tmp_path / "1")
-    two = another(one, tmp_path / "2")
-    leader = one.lead(1)
-    bus = leader.bus
-    assert bus.publish("home/kitchen", b"21.5", retain=True).offset == 1
-    for number in range(200):
-        bus.publish_many([("home/hall", b"%d" % number * 200), ("away/garden", b"x" * 30)])
-    consumer = bus.subscribe("home/#", id="thermostat", start="earliest")
-    for message in consumer.batch(50, timeout_s=5):
-        message.ack()
-    consumer.close()
-    leader.close()
-    replica = two.followed()
-    replica.close()
-    one.followed().close()
-    assert replica.position == leader.sequencer.position
+    return one, another(one, tmp_path / "2")
+
+
+@pytest.fixture
+def led(pair: tuple[Node, Node]) -> Iterator[Leader]:
+    leader = pair[0].lead(1)
+    yield leader
+    leader.drop()
+
+
+def check_equal(one: Node, two: Node) -> None:
+    """Both have applied all, and have the same."""
+    positions = []
+    for node in (one, two):
+        replica = node.followed()
+        positions.append(replica.position)
+        digests = replica.digests()
+        replica.close()
+        positions.append(digests.position)
+    assert len(set(positions)) == 1
     assert segments(one.path) == segments(two.path)
-    assert len(segments(one.path)) > 2
     assert rows(one.path) == rows(two.path)
+
+
+def take(consumer: Consumer) -> int:
+    message = consumer.next(timeout_s=5)
+    assert message is not None
+    message.ack()
+    return message.offset
+
+
+def publish_and_ack(bus: Bus) -> None:
+    for number in range(60):
+        bus.publish_many([("home/hall", b"%d" % number * 900), ("away/garden", b"x" * 30)])
+    with bus.subscribe("home/#", id="thermostat", start="earliest") as consumer:
+        for message in consumer.batch(50, timeout_s=5):
+            message.ack()
+        consumer.batch(1, timeout_s=5)[0].nack("not now")
+
+
+def publish_much(bus: Bus) -> None:
+    """Large groups, which are written apart."""
+    futures = [bus.publish_soon(f"root{number % 3}/a", MUCH * 5) for number in range(30)]
+    assert all(future.result().offset for future in futures)
+
+
+def publish_with_everything(bus: Bus) -> None:
+    bus.publish("home/a", b"1", retain=True, key=b"k", headers={"unit": "C"}, ttl_s=3600)
+    bus.publish("home/a", b"2", producer="importer", sequence=7)
+    assert bus.publish("home/a", b"2", producer="importer", sequence=7).duplicate
+    bus.send("home/b", b"nobody waits")
+    bus.publish("home/c", b"later", deliver_at=bus.now + timedelta(seconds=0.05))
+    bus.publish("home/c", b"much later", deliver_at=bus.now + timedelta(hours=1))
+    with bus.follow("home/c") as following:
+        assert next(iter(following)).payload == b"later"
+
+
+def trim(bus: Bus) -> None:
+    for _ in range(60):
+        bus.publish("home/hall", MUCH)
+    bus.purge("home/#")
+    bus.publish("home/hall", b"after")
+    assert bus.core.roots.get("home").stream.first_offset == 61  # type: ignore[union-attr]
+
+
+def remove_roots(bus: Bus) -> None:
+    for name in ("a", "b", "c"):
+        bus.publish(f"{name}/x", MUCH)
+    bus.remove_root("b")
+    assert bus.publish("b/x", b"again").offset == 2
+    bus.remove_root("a")
+
+
+def stage(bus: Bus) -> None:
+    bus.stage("job", 1, [("home/a", b"1"), ("away/b", b"2")])
+    assert bus.commit_stage("job", 1) == {"home": (1, 1), "away": (1, 1)}
+    bus.stage("job", 2, [("home/a", b"1")])
+
+
+def administer(bus: Bus) -> None:
+    bus.clients.add("sensor-7", "a-long-secret-word")
+    bus.acl.allow("sensor-7", "publish", "home/#")
+    bus.schedule("home/beat", b"x", cron="0 0 1 1 *")
+
+
+WORK: list[Callable[[Bus], None]] = [
+    publish_and_ack,
+    publish_much,
+    publish_with_everything,
+    trim,
+    remove_roots,
+    stage,
+    administer,
+]
+
+
+@pytest.mark.parametrize("work", WORK, ids=lambda work: work.__name__)
+def test_a_follower_has_the_leaders_segments_to_the_byte_and_its_rows(
+    pair: tuple[Node, Node], work: Callable[[Bus], None]
+) -> None:
+    leader = pair[0].lead(1)
+    work(leader.bus)
+    leader.close()
+    check_equal(*pair)
+
+
+def test_all_of_it_in_one_with_compressed_bodies_in_parts_that_come_twice(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(SMALL, compression="zstd", compression_bytes_min=100)
+    one = first(tmp_path / "1", config)
+    two = another(one, tmp_path / "2")
+    leader = one.lead(1, Faults(1, doubled=300), part_bytes_max=10_000)
+    for work in (publish_and_ack, publish_much, publish_with_everything, administer):
+        work(leader.bus)
+    leader.close()
+    check_equal(one, two)
+
+
+def test_another_node_goes_on_with_all_that_was_acknowledged(pair: tuple[Node, Node]) -> None:
+    one, two = pair
+    leader = one.lead(1)
+    publish_and_ack(leader.bus)
+    leader.drop()
+    second = two.lead(2)
+    assert [message.offset for message in second.bus.replay("home/hall")] == list(range(1, 61))
+    with second.bus.subscribe("home/#", id="thermostat") as consumer:
+        assert [take(consumer) for _ in range(10)] == list(range(51, 61))
+    publish_and_ack(second.bus)
+    second.close()
+    check_equal(one, two)
+
+
+def test_a_backup_of_a_leader_is_an_ordinary_folder(led: Leader, tmp_path: Path) -> None:
+    publish_and_ack(led.bus)
+    led.bus.backup(tmp_path / "backup")
+    with headwater.open(tmp_path / "backup") as bus:
+        assert len(list(bus.replay("home/#"))) == 60
+        assert bus.publish("home/hall", b"on its own").offset == 61
+
+
+def test_the_folder_of_a_node_is_refused_in_a_sentence_that_says_how_it_leaves(
+    led: Leader, pair: tuple[Node, Node]
+) -> None:
+    with pytest.raises(Conflict, match="cluster leave"):
+        headwater.open(pair[1].path)
+
+
+def test_rows_that_nobody_waits_for_are_seen_at_once_and_reach_the_others(pair: tuple[Node, Node]) -> None:
+    leader = pair[0].lead(1)
+    state = leader.core.state
+    leader.engine.is_up = False
+    state.write({b"zb": b"1", b"zc": b"2"})
+    state.write({b"zc": None, b"za": b"3"})
+    assert state.get(b"zc") is None
+    assert list(state.scan(b"z")) == [(b"za", b"3"), (b"zb", b"1")]
+    assert list(state.scan(b"z", b"zb")) == [(b"zb", b"1")]
+    leader.engine.is_up = True
+    state.sync()
+    state.commit({b"zb": None})
+    assert list(state.scan(b"z")) == [(b"za", b"3")]
+    leader.close()
+    check_equal(*pair)
+    assert rows(pair[1].path)[b"za"] == b"3"
+
+
+def test_while_the_engine_is_silent_what_is_new_is_refused_at_once_and_what_was_sent_is_stored(
+    pair: tuple[Node, Node],
+) -> None:
+    leader = pair[0].lead(1)
+    bus = leader.bus
+    bus.publish("home/a", b"1")
+    leader.engine.is_up = False
+    under_way = bus.publish_soon("home/a", b"2")
+    while not leader.sequencer.is_suspended:
+        threading.Event().wait(0.001)
+    with pytest.raises(Unavailable, match="try again") as refused:
+        bus.publish("home/a", b"3")
+    assert refused.value.retryable
+    with pytest.raises(Unavailable):
+        bus.subscribe("home/#", id="new")
+    assert [message.payload for message in bus.replay("home/a")] == [b"1"]
+    leader.engine.is_up = True
+    assert under_way.result(10).offset == 2
+    while leader.sequencer.is_suspended:
+        threading.Event().wait(0.001)
+    assert bus.publish("home/a", b"3").offset == 3
+    leader.close()
+    check_equal(*pair)
+
+
+def test_a_leader_that_another_has_overtaken_acknowledges_nothing_and_its_folder_has_nothing_of_it(
+    pair: tuple[Node, Node],
+) -> None:
+    one, two = pair
+    old = one.lead(1)
+    old.bus.publish("home/a", b"1")
+    old.settle()
+    new = two.lead(2)
+    new.bus.publish("home/a", b"another's")
+    with pytest.raises(SteppedDown, match="leads no more"):
+        old.bus.publish("home/a", b"never")
+    with pytest.raises(SteppedDown):
+        old.bus.publish("home/a", b"nor this")
+    assert old.sequencer.stopped is not None
+    old.drop()
+    new.close()
+    check_equal(one, two)
+    third = one.lead(3)
+    assert [message.payload for message in third.bus.replay("home/a")] == [b"1", b"another's"]
+    third.close()
+
+
+def test_a_checkpoint_is_made_while_a_node_leads(led: Leader) -> None:
+    led.bus.publish("home/a", b"1")
+    led.replication.checkpoint()
+    assert led.replication.synced == led.settle()
+
+
+def test_messages_of_a_root_are_counted_alike(led: Leader) -> None:
+    led.bus.publish("home/a", b"1")
+    led.settle()
+    assert [info.topic for info in led.bus.topics("home/#")] == ["home/a"]
+    assert not list(led.core.state.scan(TOPIC + b"\xff"))
