@@ -278,8 +278,9 @@ class GroupCommit(Generic[T]):
         """Raise what is told to whoever comes; between groups something may be done while none is under way."""
         if self.given_up is not None:
             raise Failed(self.given_up)
-        if isinstance(self._barred, HeadwaterError) and not (isinstance(item, Call) and not self._busy):
-            raise self._barred
+        error = self._barred
+        if isinstance(error, HeadwaterError) and not (isinstance(item, Call) and not self._busy):
+            raise type(error)(*error.args)  # each has a traceback of its own
 
     def _lead(self, waiter: Item | None = None) -> None:
         """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on. So it does with
