@@ -234,13 +234,15 @@ class Story:
             except HeadwaterError:  # a message of the old one has come in between: it reads on
                 self.epoch += 1
                 other.files, other.state = fresh(other)
-        self.publish(second)
+        with suppress(Unavailable):  # where the old one's message comes in between, there is to be a third
+            self.publish(second)
         while leader.sequencer.stopped is None:
             with suppress(Unavailable):
                 self.publish(leader)
-        self.publish(second)
+        with suppress(Unavailable):
+            self.publish(second)
         end(leader)
-        second.close()
+        self.close(second, other, others)
         node.files, node.state = fresh(node)
 
     def settle(self) -> None:
@@ -248,7 +250,7 @@ class Story:
         for payload, topic, future in self.under_way:
             try:
                 self.acked[payload] = (topic, future.result(20).offset)
-            except HeadwaterError:
+            except (HeadwaterError, Crash):
                 pass
         self.under_way.clear()
 

@@ -9,7 +9,7 @@ Promises, besides those of `Log`: a segment is begun, and one is deleted, where 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -194,9 +194,12 @@ class ReplicatedMaking(NewStreams):
 
     def _write(self) -> None:
         super().write()
-        self._pool.take_back()
-        for error in self._failures.values():
+        for error in super().show().values():  # at once, as a checkpoint must not miss them
             raise error
+
+    def show(self) -> Mapping[str, HeadwaterError]:
+        """They are there already, all of them or none."""
+        return self._failures
 
 
 class ReplicatedAppending(Appending):
