@@ -265,6 +265,9 @@ class Story:
             replica.close()
         for other in found[1:]:
             assert other[0] == found[0][0]
+            assert {name: len(data) for name, data in other[1].items()} == {
+                name: len(data) for name, data in found[0][1].items()
+            }
             assert other[1] == found[0][1]
             assert other[2] == found[0][2]
         self.epoch += 1

@@ -87,7 +87,7 @@ class Checkpoints:
             try:
                 streams.finish_sync(dirty)
                 write(self._state, Synced(position, places, gone))
-            except Exception as error:
+            except BaseException as error:
                 # The kernel may have let go of what it could not write: no later sync proves anything.
                 self._failed = f"the folder cannot be brought to disk any more ({error}); start the node again"
                 raise
