@@ -223,11 +223,14 @@ class Mirror(Streams):
     def roll_at(self, number: int, base: int) -> None:
         """Begin a segment at an offset, unless one does."""
         stream = self._numbered(number)
-        if stream is None or not stream.segments or stream.segments[-1].base == base:
+        if stream is None or (stream.segments and stream.segments[-1].base == base):
             return
         if base != stream.end + 1:
             raise Damaged(f'"{stream.root}" ends at {stream.end}, and a segment is to begin at {base}; {ELSEWHERE}')
-        stream.roll()
+        if stream.segments:
+            stream.roll()
+        else:  # it was cut back to where those before had been trimmed already
+            stream.start_segment(base)
 
     def trim_at(self, number: int, first: int) -> None:
         """Delete the segments of a stream before an offset."""
