@@ -692,6 +692,9 @@ class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Delay before the second try to reconnect; it doubles with each one after, and half of it is drawn at random."""
     reconnect_delay_s_max: float = 5.0
     """The longest delay between tries."""
+    silence_s_max: float = 6.0
+    """With an address of several nodes: one that does not let a client in, or of which nothing is heard, for so long is
+    left for the next. It is asked for a sign of life after half of it."""
     reconnect_s_max: float | None = None
     """After so long without a connection the client gives up: Disconnected (503). None: never."""
     session_expire_after_s: float | None = None

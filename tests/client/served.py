@@ -61,9 +61,18 @@ class Served:
             assert not self._thread.is_alive()
             self.bus.close()
 
+    def kill(self) -> None:
+        """Stop it without a word to its clients: their connections are reset, whatever was under way."""
+        self._loop.call_soon_threadsafe(self.server.listener.close)
+        self.stop()
+
+    def close(self) -> None:
+        """Stop it, for good."""
+        self.stop()
+        self._port.close()
+
     def __enter__(self) -> Served:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-        self._port.close()
+        self.close()

@@ -79,6 +79,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "CreateSubscription.start": st.sampled_from(["earliest", "latest"]) | U64,
     "AddChannels.channels": st.lists(CHANNEL, max_size=2).map(tuple),
     "ListLevels.limit": st.integers(1, administration.PAGE_MAX),
+    "ReadHistory.points": st.integers(1, administration.HISTORY_POINTS_MAX),
     "Seek.to": st.sampled_from(["earliest", "latest"]) | U64 | st.dictionaries(TEXT, U64, max_size=3),
     "MarkArchived.archived": st.dictionaries(TEXT, st.integers(0, 2**63 - 1), max_size=3),
     "Extents.moments_us": st.lists(st.integers(0, request.TIME_US_MAX), max_size=3).map(tuple),

@@ -327,21 +327,28 @@ class Greeted(NamedTuple):
 
 
 async def connect(
-    address: Address, settings: Connecting, wanted: Register, heard: Callable[[int], None], kept: KeptSession | None
+    address: Address,
+    settings: Connecting,
+    wanted: Register,
+    heard: Callable[[int], None],
+    kept: KeptSession | None,
+    silence_s: float | None = None,
 ) -> Greeted:
     """A connection, from nothing to registered; Disconnected (503) if nobody answers in time.
 
     `heard` is told the server's time when it comes; `kept` says what is to be done where the session that is wanted is
-    not given.
+    not given. With `silence_s` there are other places to go to if nothing is heard for so long.
     """
+    connect_s = settings.connect_timeout_s if silence_s is None else min(settings.connect_timeout_s, silence_s)
     connection: Connection | None = None
     token = await fresh_token(address, settings) if address.token is not None else ""
     try:
-        async with asyncio.timeout(settings.connect_timeout_s):
+        async with asyncio.timeout(connect_s):
             connection = await _open(address, settings)
             welcome = await _shake_hands(connection, heard, token)
             limits = welcome.limits
-            connection.grow(max(settings.frame_bytes_max, limits.frame_bytes_max), limits.keepalive_s)
+            keepalive_s = limits.keepalive_s if silence_s is None else min(limits.keepalive_s, silence_s / 2)
+            connection.grow(max(settings.frame_bytes_max, limits.frame_bytes_max), keepalive_s)
             registered = await _register(connection, wanted, kept)
             return Greeted(connection, welcome, registered)
     except BaseException as error:
@@ -351,7 +358,7 @@ async def connect(
                 await connection.gone()
         if isinstance(error, TimeoutError):
             raise Disconnected(
-                f"{address} did not answer within {settings.connect_timeout_s} s (connect_timeout_s); is it a "
+                f"{address} did not answer within {connect_s:g} s (connect_timeout_s); is it a "
                 "Headwater server, and does it speak TLS as the address says?"
             ) from None
         raise

@@ -23,6 +23,7 @@ import msgspec
 from headwater.client.clock import ServedClock
 from headwater.client.connection import FIRST_ID, Connection, Greeted, connect, decode_answer
 from headwater.client.kept import KeptSession
+from headwater.client.places import Places
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.delivery.options import OnResume
@@ -92,6 +93,7 @@ class Link:
     ) -> None:
         """With `is_shared`, threads beside the loop's read and write, too."""
         self.address = address
+        self._places = Places(address)
         self.session: str | None = None
         self.state = LinkState.IDLE
         self.limits: Limits
@@ -126,9 +128,16 @@ class Link:
         """Connect for the first time, with the session that is wanted; what goes wrong is raised."""
         if kept is not None and kept.id is not None:
             self.session = kept.id
-            self._begin(await self._connect(kept))
         else:
-            self._begin(await self._connect())
+            kept = None
+        for _ in range(self._places.count - 1):
+            try:
+                self._begin(await self._connect(kept))
+            except Disconnected:
+                self._places.next()
+            else:
+                return
+        self._begin(await self._connect(kept))
 
     async def _connect(self, kept: KeptSession | None = None) -> Greeted:
         here = this_process()
@@ -140,7 +149,16 @@ class Link:
             host=here.host[: wire.HOST_CHARS_MAX],
             pid=here.pid,
         )
-        return await connect(self.address, self._settings, wanted, self._clock.correct, kept)
+        place, silence_s = self._places.now, self._settings.silence_s_max if self._places.count > 1 else None
+        greeted = await connect(place, self._settings, wanted, self._clock.correct, kept, silence_s)
+        found = greeted.registered.bus
+        if self._places.count > 1 and self.bus and found and found != self.bus:
+            greeted.connection.close(Goodbye(end_session=True))
+            raise Disconnected(
+                f"{place} serves another bus (id {found}) than the one before it (id {self.bus}); name nodes of one "
+                "cluster alone"
+            )
+        return greeted
 
     def _begin(self, greeted: Greeted) -> None:
         self.limits = greeted.welcome.limits
@@ -206,6 +224,7 @@ class Link:
         self._part()
         self._watcher.on_down()
         goodbye = connection.goodbye if connection is not None else None
+        self._places.on_lost(goodbye)
         if _is_final(error) and not (goodbye is not None and goodbye.reconnect):
             self._end(error)
             return
@@ -242,6 +261,7 @@ class Link:
                 if _is_final(error):
                     self._end(error)
                     return
+                self._places.next()
             else:
                 self._begin(greeted)
                 return
@@ -258,7 +278,7 @@ class Link:
     def _delay_s(self) -> float:
         """At once at first, then longer and longer, half of it drawn so that clients do not come back in step."""
         settings = self._settings
-        grown_s = settings.reconnect_delay_s * 2.0 ** min(self._tries, 30)
+        grown_s = settings.reconnect_delay_s * 2.0 ** min(self._tries // self._places.count, 30)
         self._tries += 1
         longest_s = min(grown_s, settings.reconnect_delay_s_max)
         return longest_s * random.uniform(0.5, 1.0)

@@ -1,6 +1,7 @@
 """Addresses of servers: what `headwater.connect` takes.
 
     headwater://name:secret@host:7411                       plain
+    headwater://name:secret@n1:7411,n2,n3                   nodes of a cluster: whichever answers first, then the next
     headwaters://name:secret@host:7411?ca=ca.pem            TLS; with &cert=client.pem&key=client.key a certificate
     headwater+unix://name:secret@/run/headwater.sock        a Unix socket; name and secret may be left out everywhere
 
@@ -19,6 +20,8 @@ from headwater.errors import Malformed
 
 PORT = 7411
 SCHEMES = ("headwater", "headwaters", "headwater+unix")
+PLACES_MAX = 32
+"""Nodes that an address names."""
 TLS_OPTIONS = ("ca", "cert", "key", "verify")
 Token = str | Callable[[], str | Awaitable[str]]
 """A token of an issuer, or what gives a fresh one whenever the client connects."""
@@ -30,6 +33,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = PORT
+    others: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports of further nodes of the same cluster."""
     path: str = ""
     """Of a Unix socket."""
     user: str = ""
@@ -53,8 +58,19 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         user = f"{self.user}@" if self.user else ""
         if self.is_unix:
             return f"headwater+unix://{user}{self.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"headwater{'s' if self.tls else ''}://{user}{host}:{self.port}"
+        places = ",".join(place_text(*place) for place in ((self.host, self.port), *self.others))
+        return f"headwater{'s' if self.tls else ''}://{user}{places}"
+
+    def at(self, host: str, port: int) -> Address:
+        """The same, at one place."""
+        return msgspec.structs.replace(self, host=host, port=port, others=())
+
+    @property
+    def places(self) -> tuple[Address, ...]:
+        """Each of its places by itself."""
+        if not self.others:
+            return (self,)
+        return tuple(self.at(*place) for place in ((self.host, self.port), *self.others))
 
     @property
     def bare(self) -> str:
@@ -66,6 +82,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
         return [("url", str(self))]
+
+
+def place_text(host: str, port: int) -> str:
+    """A host and a port, as they are written."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def address_of(url: str | Address, token: Token | None = None) -> Address:
@@ -91,7 +112,7 @@ def parse_url(url: str) -> Address:
         raise Malformed(f"the server's address {shown}; it begins with one of {known}: {EXAMPLE}")
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        places = _places(parts.netloc.rpartition("@")[2])
     except ValueError:
         # Its text may contain what stands between : and @, which may be a secret with an @ or / of its own.
         raise Malformed(
@@ -105,19 +126,32 @@ def parse_url(url: str) -> Address:
     options = _options(parts.query, scheme)
     if scheme == "headwater+unix":
         path = _decoded("path", parts.path)
-        if not path.startswith("/") or host or len(path) < 2:
+        if not path.startswith("/") or places or len(path) < 2:
             raise Malformed("a Unix socket is stated by its whole path: headwater+unix:///run/headwater.sock")
         return Address(host="", path=path, user=user, secret=secret)
-    if not host:
+    if not all(host for host, _ in places) or not places:
         raise Malformed(f"the server's address has no host; {EXAMPLE}")
     if parts.path not in ("", "/"):
         raise Malformed(
             f"the server's address goes on after its port; leave that out ({EXAMPLE}), and write / in a secret as %2F"
         )
-    if port == 0:
+    if not all(port for _, port in places):
         raise Malformed("the server's port is 0; use 1 to 65535")
+    if len(places) > PLACES_MAX or len(set(places)) < len(places):
+        raise Malformed(f"the server's address names {len(places)} places; name each once, and at most {PLACES_MAX}")
     verify, tls = _truth(options.pop("verify", "yes")), scheme == "headwaters"
-    return Address(host=host, port=port or PORT, user=user, secret=secret, tls=tls, verify=verify, **options)
+    (host, port), *others = places
+    address = Address(host=host, port=port, others=tuple(others), user=user, secret=secret, tls=tls, verify=verify)
+    return msgspec.structs.replace(address, **options)
+
+
+def _places(text: str) -> list[tuple[str, int]]:
+    """The hosts and ports of a list; ValueError if one cannot be read."""
+    found = []
+    for one in text.split(",") if text else ():
+        parts = urlsplit(f"//{one}")
+        found.append((parts.hostname or "", PORT if parts.port is None else parts.port))
+    return found
 
 
 def _options(query: str, scheme: str) -> dict[str, str]:

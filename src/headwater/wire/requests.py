@@ -438,6 +438,8 @@ class Goodbye(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problem: Problem | None = None
     reconnect: bool = False
     """Whether it makes sense to come back at once, as after a restart of the server."""
+    address: str = ""
+    """Where to, as host:port, if another node of the cluster is to lead."""
     end_session: bool = False
     """From a client: its session ends now, not when its timer expires."""
 

@@ -35,7 +35,7 @@ Login = tuple[str, str]
 def address_of(url: str) -> tuple[Address, Login | None]:
     """Where a URL points, and who is to log in there."""
     parts = urlsplit(url)
-    if parts.scheme != "headwater" or not parts.hostname:
+    if parts.scheme != "headwater" or not parts.hostname or "," in parts.netloc:
         raise Malformed(f'"{url}" is no address to measure; write headwater://[USER:SECRET@]HOST[:PORT]')
     login = (parts.username, parts.password or "") if parts.username else None
     return (parts.hostname, parts.port or 7411), login
