@@ -13,7 +13,7 @@ import pytest
 
 from headwater.errors import HeadwaterError
 from headwater.server import listener as listening
-from headwater.server.listener import TLS_WEIGHT
+from headwater.server.accepting import TLS_WEIGHT
 from server.authority import LOCAL, Authority
 from server.harness import PATIENCE_S, Ended, Running
 

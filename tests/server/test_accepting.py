@@ -27,12 +27,12 @@ class Keeper:
     def when_room(self, call: Callable[[], None]) -> None:
         raise AssertionError(call)
 
-    def on_arrival(self, network: str, *, is_tls: bool) -> bool:
+    def on_arrival(self, network: str, weight: int) -> bool:
         self.arriving += 1
         self.came.set()
         return True
 
-    def on_arrived(self, network: str, *, is_tls: bool) -> None:
+    def on_arrived(self, network: str, weight: int) -> None:
         self.arriving -= 1
 
 

@@ -20,7 +20,7 @@ import msgspec
 import headwater
 from headwater.delivery.selection import Selection
 from headwater.errors import HeadwaterError, Malformed
-from headwater.server.connection import Connection
+from headwater.server.connection import Connection, Elsewhere
 from headwater.server.entry import Served
 from headwater.server.extension import Extension
 from headwater.server.live_pump import LivePump
@@ -59,7 +59,9 @@ class LineConnection(Connection):
         self.say(error)
         self.close()
 
-    def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
+    def say_goodbye(
+        self, error: HeadwaterError | None = None, reconnect: bool = False, elsewhere: Elsewhere | None = None
+    ) -> None:
         self.close()
 
     def answers(self, items: Sequence[Served]) -> bytes:
@@ -124,7 +126,7 @@ class LineProtocol(Extension):
         return LineSession(self.server.sessions, row) if (row.client or "").startswith(CLIENT) else None
 
     async def start(self) -> None:
-        self.port = await self.server.listen(lambda: LineConnection(self), "127.0.0.1", 0)
+        self.port = await self.server.listen("lines", lambda: LineConnection(self), "127.0.0.1", 0)
 
     def greet(self, connection: LineConnection) -> None:
         """Everybody is let in, as a user of this protocol."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 import uvicorn
 
 from headwater.admin.http_protocol import HEAD_S, network_of_protocol
+from headwater.clock import SystemClock
+from headwater.cluster.preamble import Preambles
 from headwater.server.accepting import Door
 from headwater.serving.outside import Outside
 
@@ -45,9 +47,9 @@ class Arrivals:
         """Have something called in a moment, when there may be room: uvicorn does not say who has gone."""
         self.loop.call_later(LOOK_S, call)
 
-    def on_arrival(self, network: str, *, is_tls: bool) -> bool:
-        """Somebody is accepted; False if there is no place for one whose TLS is not through."""
-        if is_tls:
+    def on_arrival(self, network: str, weight: int) -> bool:
+        """Somebody is accepted; False if there is no place for one that has something to do before it is connected."""
+        if weight:
             there = sum(network_of_protocol(one) == network for one in self._connections)
             is_full = len(self._connections) + self._arriving >= self._max
             if is_full or there + self._by_network[network] >= self._per_address_max:
@@ -56,10 +58,10 @@ class Arrivals:
         self._arriving += 1
         return True
 
-    def on_arrived(self, network: str, *, is_tls: bool) -> None:
+    def on_arrived(self, network: str, weight: int) -> None:
         """Somebody is connected, or has gone before that."""
         self._arriving -= 1
-        if is_tls:
+        if weight:
             self._by_network[network] -= 1
             if not self._by_network[network]:
                 del self._by_network[network]
@@ -78,7 +80,9 @@ class HttpServer(uvicorn.Server):
         """Serve whoever comes."""
         await super().startup(sockets=[])
         self._listening.setblocking(False)
-        self._door = Door(Arrivals(self, self._outside), self._protocol, [self._listening], self.config.ssl)
+        outside = self._outside
+        introductions = Preambles(outside.secret, "http", outside.node, SystemClock()) if outside.secret else None
+        self._door = Door(Arrivals(self, outside), self._protocol, [self._listening], self.config.ssl, introductions)
 
     def _protocol(self) -> asyncio.Protocol:
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class

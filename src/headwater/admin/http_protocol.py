@@ -7,12 +7,15 @@ request comes, or whose request's head does not end, is closed; uvicorn would wa
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headwater.admin.api.problem import MEDIA_TYPE, answer
+from headwater.server.accepting import Peer
 from headwater.server.network import network_of
 from headwater.serving.outside import Outside
 
@@ -35,6 +38,8 @@ class HttpProtocol(H11Protocol):
 
     head_s = HEAD_S
     per_address_max = 500
+    stated: Peer | None = None
+    """Where another node that passes the connection on says that it comes from."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -42,6 +47,10 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        if self.stated is not None:
+            self.client = self.stated
+            make: Any = self.ws_protocol_class
+            self.ws_protocol_class = partial(_introduced, make, self.stated)  # type: ignore[assignment]  # it is called
         if self._share() > self.per_address_max:
             self._refuse(SHARE_REFUSAL)
         elif self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
@@ -79,6 +88,12 @@ class HttpProtocol(H11Protocol):
         if self._head is not None:
             self._head.cancel()
             self._head = None
+
+
+def _introduced(make: Callable[..., Any], stated: Peer, **given: Any) -> Any:
+    made = make(**given)
+    made.stated = stated
+    return made
 
 
 def network_of_protocol(protocol: Any) -> str:

@@ -6,11 +6,13 @@ tunnel says that the server has let the client in (`OPEN` in the scope's extensi
 
 from __future__ import annotations
 
+from asyncio import BaseTransport
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from headwater.server.accepting import Peer
 from headwater.serving.outside import Outside
 
 TUNNEL_PATH = "/mqtt"
@@ -23,6 +25,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One WebSocket."""
 
     hello_bytes_max = 16 * 1024
+    stated: Peer | None = None
+    """Where another node that passes the connection on says that it comes from."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """It is a WebSocket from now on."""
+        super().connection_made(transport)
+        if self.stated is not None:
+            self.client = self.stated
 
     def handle_connect(self, event: Request) -> None:
         """Somebody asks for one."""

@@ -26,7 +26,7 @@ from headwater.mqtt.reader import PacketReader
 from headwater.mqtt.reasons import MqttError, Reason, VersionRefused, violation
 from headwater.mqtt.refusal import goodbye_of, reason_of
 from headwater.mqtt.window import NUMBER_MAX
-from headwater.server.connection import EXPIRED, GONE, Connection
+from headwater.server.connection import EXPIRED, GONE, Connection, Elsewhere
 
 if TYPE_CHECKING:
     from headwater.mqtt.authentication import Authentication, Proven
@@ -352,9 +352,15 @@ class MqttConnection(Connection):
             self.send(Disconnect(goodbye_of(error, is_stopping=False), Properties(reason_string=str(error))))
         self.finish()
 
-    def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
+    def say_goodbye(
+        self, error: HeadwaterError | None = None, reconnect: bool = False, elsewhere: Elsewhere | None = None
+    ) -> None:
         if self._is_greeted and self.version == V5:
-            self.send(Disconnect(goodbye_of(error, is_stopping=reconnect)))
+            address = "" if elsewhere is None or self.is_tunnelled else elsewhere[2 if self.has_tls else 1]
+            if address:
+                self.send(Disconnect(Reason.USE_ANOTHER_SERVER, Properties(server_reference=address)))
+            else:
+                self.send(Disconnect(goodbye_of(error, is_stopping=reconnect)))
         self.close()
 
     def expire(self) -> None:

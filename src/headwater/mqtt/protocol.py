@@ -21,7 +21,7 @@ from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.tunnel import TunnelledConnection
 from headwater.mqtt.wills import Wills
 from headwater.server.accepting import Door, listen_unix
-from headwater.server.exposure import is_loopback
+from headwater.server.exposure import plain_mqtt_host
 from headwater.server.extension import Extension
 
 if TYPE_CHECKING:
@@ -84,17 +84,14 @@ class MqttProtocol(Extension):
     async def listen(self) -> None:
         """Serve clients; where there is a certificate, on a port that speaks TLS as well."""
         serving, context = self.server.serving, self.server.tls_context
-        plain_host = serving.mqtt_host or serving.host
-        if context is not None and not serving.mqtt_host and not is_loopback(serving.host):
-            plain_host = "127.0.0.1"  # passwords do not travel in the open, unless somebody says that they may
-        self.port = await self._listen(plain_host, serving.mqtt_port, None)
+        self.port = await self._listen(plain_mqtt_host(serving), serving.mqtt_port, None)
         if context is not None:
             self.tls_port = await self._listen(serving.mqtt_host or serving.host, serving.mqtt_tls_port, context)
 
     async def _listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
         listener, greeter = self.server.listener, self._greeter
-        found = await self.server.listen(lambda: MqttConnection(listener, greeter), host, port, context)
         scheme = "mqtt" if context is None else "mqtts"
+        found = await self.server.listen(scheme, lambda: MqttConnection(listener, greeter), host, port, context)
         self.urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{found}")
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headwater.errors import HeadwaterError, Malformed, TimedOut
-from headwater.server.connection import Connection
+from headwater.server.connection import Connection, Elsewhere
 from headwater.server.party import Host
 from headwater.wire import handshake
 from headwater.wire.batches import pack_published
@@ -122,8 +122,11 @@ class NativeConnection(Connection):
         self.write(pack_error(id, error))
         self.close()
 
-    def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
-        """Say why the connection ends, and close it."""
+    def say_goodbye(
+        self, error: HeadwaterError | None = None, reconnect: bool = False, elsewhere: Elsewhere | None = None
+    ) -> None:
+        """Say why the connection ends, and where to go on, and close it."""
         problem = problem_of(error) if error is not None else None
-        self.write(pack(Kind.GOODBYE, 0, encode(Goodbye(problem=problem, reconnect=reconnect))))
+        address = elsewhere.native if elsewhere is not None else ""
+        self.write(pack(Kind.GOODBYE, 0, encode(Goodbye(problem=problem, reconnect=reconnect, address=address))))
         self.close()

@@ -41,7 +41,7 @@ class NativeProtocol(Extension):
 
     async def start(self) -> None:
         server, serving = self.server, self.server.serving
-        server.port = await server.listen(self.connection, serving.host, serving.port, server.tls_context)
+        server.port = await server.listen("native", self.connection, serving.host, serving.port, server.tls_context)
         host = f"[{serving.host}]" if ":" in serving.host else serving.host
         server.url = f"{'headwater' if server.tls_context is None else 'headwaters'}://{host}:{server.port}"
         if serving.unix_path:

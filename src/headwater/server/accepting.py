@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
+from headwater.errors import HeadwaterError
 from headwater.server.log import Log
 from headwater.server.network import network_of
 from headwater.store.unix_socket import within_reach
@@ -32,6 +35,19 @@ log = Log("headwater.server.accepting")
 
 
 Make = Callable[[], asyncio.BaseProtocol]
+Peer = tuple[str, int]
+"""An address and a port."""
+TLS_WEIGHT = 2
+"""As how many a connection with TLS counts among those that nobody knows yet: it takes 50 to 100 KiB of buffers and
+keys before anybody knows who it is, and all of them are to fit into 64 MiB."""
+
+
+class Introductions(Protocol):
+    """What is believed about connections that others pass on."""
+
+    async def read(self, loop: asyncio.AbstractEventLoop, made: socket.socket) -> Peer | None:
+        """Whom a connection that begins is of; None if it is of whoever is at its other end. HeadwaterError: refuse it;
+        OSError: it went."""
 
 
 class Keeper(Protocol):
@@ -41,7 +57,7 @@ class Keeper(Protocol):
 
     @property
     def handshake_s(self) -> float:
-        """How long TLS may take."""
+        """How long TLS may take, and to say whose a connection is."""
 
     @property
     def has_room(self) -> bool:
@@ -50,10 +66,11 @@ class Keeper(Protocol):
     def when_room(self, call: Callable[[], None]) -> None:
         """Have something called as soon as one more may be accepted."""
 
-    def on_arrival(self, network: str, *, is_tls: bool) -> bool:
-        """Somebody is accepted; False if there is no place for one whose TLS is not through."""
+    def on_arrival(self, network: str, weight: int) -> bool:
+        """Somebody is accepted, and counts as so many until connected: 0 if that is at once. False if there is no
+        place for one that has something to do before."""
 
-    def on_arrived(self, network: str, *, is_tls: bool) -> None:
+    def on_arrived(self, network: str, weight: int) -> None:
         """Somebody is connected, or has gone before that."""
 
 
@@ -66,12 +83,14 @@ class Door:
         make: Make,
         sockets: list[socket.socket],
         context: ssl.SSLContext | None = None,
+        introductions: Introductions | None = None,
     ) -> None:
         self._keeper = keeper
         self._loop = keeper.loop
         self._make = make
         self._sockets = sockets
         self._context = context
+        self._introductions = introductions
         self._coming: dict[asyncio.Task[None], list[socket.socket]] = {}
         """Those on the way in, and the socket of each whose task has not begun."""
         self._is_open = False
@@ -118,8 +137,8 @@ class Door:
 
     def _take(self, made: socket.socket, peer: object) -> None:
         network = network_of(str(peer[0])) if isinstance(peer, tuple) and peer else "unix"
-        is_tls = self._context is not None
-        if not self._keeper.on_arrival(network, is_tls=is_tls):
+        weight = TLS_WEIGHT if self._context is not None else int(self._introductions is not None)
+        if not self._keeper.on_arrival(network, weight):
             made.close()
             return
         made.setblocking(False)
@@ -131,17 +150,29 @@ class Door:
 
         def on_end(_: asyncio.Task[None]) -> None:
             del self._coming[task]
-            self._keeper.on_arrived(network, is_tls=is_tls)
+            self._keeper.on_arrived(network, weight)
             for one in unclaimed:  # it was cancelled before its first step
                 one.close()
 
         task.add_done_callback(on_end)
 
     async def _connect(self, unclaimed: list[socket.socket]) -> None:
+        make = self._make
+        if self._introductions is not None:
+            try:
+                async with asyncio.timeout(self._keeper.handshake_s):
+                    stated = await self._introductions.read(self._loop, unclaimed[0])
+            except OSError:  # it went, or said nothing in time
+                return
+            except HeadwaterError as error:
+                log.at_will(logging.WARNING, "not-believed", address=_from(unclaimed[0]), reason=error)
+                return
+            if stated is not None:
+                make = partial(introduced, self._make, stated)
         made = unclaimed.pop()
         with suppress(OSError):  # it went, or spoke no TLS, or not in time
             await self._loop.connect_accepted_socket(
-                self._make,
+                make,
                 made,
                 ssl=self._context,
                 ssl_handshake_timeout=None if self._context is None else self._keeper.handshake_s,
@@ -160,7 +191,28 @@ class Door:
                 task.cancel()
 
 
-async def listen(keeper: Keeper, make: Make, host: str, port: int, context: ssl.SSLContext | None) -> Door:
+def introduced(make: Make, stated: Peer) -> asyncio.BaseProtocol:
+    """A protocol for a connection of somebody else than is at its other end."""
+    made = make()
+    made.stated = stated  # type: ignore[attr-defined]  # all that listen where nodes pass connections on have it
+    return made
+
+
+def _from(made: socket.socket) -> str:
+    try:
+        return str(made.getpeername()[0])
+    except OSError:
+        return "-"
+
+
+async def listen(
+    keeper: Keeper,
+    make: Make,
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+    introductions: Introductions | None = None,
+) -> Door:
     """Listen on every address of a host; OSError if that cannot be."""
     found = await keeper.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -179,7 +231,7 @@ async def listen(keeper: Keeper, make: Make, host: str, port: int, context: ssl.
             made.bind(place)
         if not sockets:
             raise unknown or OSError(errno.EADDRNOTAVAIL, "it has no address")
-        return _open(keeper, make, sockets, context)
+        return _open(keeper, make, sockets, context, introductions)
     except OSError:
         for one in sockets:
             one.close()
@@ -198,8 +250,14 @@ async def listen_unix(keeper: Keeper, make: Make, path: str) -> Door:
         raise
 
 
-def _open(keeper: Keeper, make: Make, sockets: list[socket.socket], context: ssl.SSLContext | None) -> Door:
+def _open(
+    keeper: Keeper,
+    make: Make,
+    sockets: list[socket.socket],
+    context: ssl.SSLContext | None,
+    introductions: Introductions | None = None,
+) -> Door:
     for one in sockets:
         one.setblocking(False)
         one.listen(BACKLOG)
-    return Door(keeper, make, sockets, context)
+    return Door(keeper, make, sockets, context, introductions)

@@ -11,7 +11,7 @@ import asyncio
 import select
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.errors import HeadwaterError, Unauthenticated
 from headwater.server.outbox import GATHER_READ_BYTES_MIN, GATHERED_BYTES_MAX
@@ -19,6 +19,7 @@ from headwater.server.party import Host, Party, Waiter
 
 if TYPE_CHECKING:
     from headwater.access.grant import Grant
+    from headwater.server.accepting import Peer
     from headwater.server.entry import Served
     from headwater.server.holdings import Holding, Holdings
     from headwater.server.turns import Turns
@@ -40,6 +41,14 @@ LEFT = getattr(select, "POLLRDHUP", 0)
 """What the system says of a peer that sends no more;"""
 GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 """of one that is not there any more."""
+
+
+class Elsewhere(NamedTuple):
+    """Where clients are to go on, each as host:port; empty where that is not known."""
+
+    native: str = ""
+    mqtt: str = ""
+    mqtts: str = ""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -85,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         "pid",
         "request_bytes",
         "session",
+        "stated",
         "turns",
         "user",
         "waiter",
@@ -100,6 +110,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it is that of the process that serves HTTP: it is nobody's client, and asks for everybody."""
         self.is_passed_on = False
         """Whether another process passes it on, which is yet to say for whom."""
+        self.stated: Peer | None = None
+        """Where another node that passes it on says that it comes from."""
         self.buffer = listener.buffer
         """What is read into: a small part of the listener's buffer as long as nobody knows who it is."""
         self.address = ""
@@ -181,8 +193,10 @@ class Connection(asyncio.BufferedProtocol):
         """Say what was wrong, and close."""
 
     @abstractmethod
-    def say_goodbye(self, error: HeadwaterError | None = None, reconnect: bool = False) -> None:
-        """Say why it ends, and close it."""
+    def say_goodbye(
+        self, error: HeadwaterError | None = None, reconnect: bool = False, elsewhere: Elsewhere | None = None
+    ) -> None:
+        """Say why it ends, and where to go on, and close it."""
 
     @abstractmethod
     def answers(self, items: Sequence[Served]) -> bytes:
@@ -557,6 +571,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def peer(self) -> object:
         """Where it comes from."""
+        if self.stated is not None:
+            return self.stated
         return self._transport.get_extra_info("peername") if self._transport is not None else None
 
 

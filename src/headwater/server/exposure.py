@@ -49,6 +49,14 @@ def addresses(host: str) -> list[str]:
     return sorted({str(place[0]) for *_, place in found})
 
 
+def plain_mqtt_host(serving: Serving) -> str:
+    """Where MQTT without TLS is listened for: passwords do not travel in the open, unless somebody says that they may,
+    by saying where."""
+    if serving.tls_certificate and not serving.mqtt_host and not is_loopback(serving.host):
+        return "127.0.0.1"
+    return serving.mqtt_host or serving.host
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach an address."""
     try:

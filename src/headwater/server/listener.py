@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from headwater.config import Config, Serving
 from headwater.errors import HeadwaterError, QuotaExceeded, TimedOut
+from headwater.server.accepting import TLS_WEIGHT
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
 from headwater.server.connection import Connection
@@ -40,9 +41,6 @@ LOOK_S = 0.05
 """How often it is looked for those who have gone before they were known,"""
 LOOKED_AT_ONCE_MAX = 64
 """and at how many."""
-TLS_WEIGHT = 2
-"""As how many a connection with TLS counts among those that are not registered: it takes 50 to 100 KiB of buffers and
-keys before anybody knows who it is, and all of them are to fit into 64 MiB."""
 LEFT_MIN = 64
 """Connections with TLS that have to leave unregistered until their memory is given back to the system,"""
 GIVE_BACK_S = 5.0
@@ -83,14 +81,14 @@ class Listener:
         self._greeting_weight = 0
         """Of those that are not registered, as many as they count as;"""
         self._arriving_weight = 0
-        """the same of those whose TLS is not through."""
+        """the same of those whose TLS is not through, or who have yet to say whose they are."""
         self._tls_left = 0
         """Connections with TLS that have left unregistered since memory was given back."""
         self._given_back_s = loop.time()
         self._arriving = 0
         """Those that are accepted, and not connected yet;"""
         self._arriving_by_network: Counter[str] = Counter()
-        """of those, the ones whose TLS is not through."""
+        """of those, the ones that count."""
         self._when_room: list[Callable[[], None]] = []
         self._is_draining = False
         self._is_empty = asyncio.Event()
@@ -131,30 +129,30 @@ class Listener:
             for call in calls:
                 call()
 
-    def on_arrival(self, network: str, *, is_tls: bool) -> bool:
-        """Somebody is accepted, and soon connected. False if TLS would have to be through first, and too many wait for
-        that: others are connected, and told that there are too many."""
+    def on_arrival(self, network: str, weight: int) -> bool:
+        """Somebody is accepted, and soon connected. False if TLS would have to be through first, or whose it is be
+        said, and too many wait for that: others are connected, and told that there are too many."""
         serving = self.serving
-        if is_tls:
+        if weight:
             greeting = self._greeting_by_network[network] + self._arriving_by_network[network]
             if (
-                self._greeting_weight + self._arriving_weight + TLS_WEIGHT > serving.handshakes_max
-                or greeting + TLS_WEIGHT > serving.handshakes_per_address_max
+                self._greeting_weight + self._arriving_weight + weight > serving.handshakes_max
+                or greeting + weight > serving.handshakes_per_address_max
             ):
                 self._counts.refuse(QuotaExceeded.code)
                 return False
-            self._arriving_by_network[network] += TLS_WEIGHT
-            self._arriving_weight += TLS_WEIGHT
+            self._arriving_by_network[network] += weight
+            self._arriving_weight += weight
         self._arriving += 1
         return True
 
-    def on_arrived(self, network: str, *, is_tls: bool) -> None:
+    def on_arrived(self, network: str, weight: int) -> None:
         """Somebody is connected, or has gone before that."""
         self._arriving -= 1
-        if is_tls:
-            self._less(self._arriving_by_network, network, TLS_WEIGHT)
-            self._arriving_weight -= TLS_WEIGHT
-            self._tls_left += 1  # less one if it is connected
+        if weight:
+            self._less(self._arriving_by_network, network, weight)
+            self._arriving_weight -= weight
+        self._tls_left += weight == TLS_WEIGHT  # less one if it is connected
         self._look_for_room()
 
     def on_connection(self, connection: Connection) -> None:

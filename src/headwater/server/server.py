@@ -23,7 +23,7 @@ from headwater.server.attention import Attention
 from headwater.server.bearers import Bearers
 from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
-from headwater.server.connection import Connection
+from headwater.server.connection import Connection, Elsewhere
 from headwater.server.entry import Entry
 from headwater.server.exposure import check_exposure
 from headwater.server.extension import Extension
@@ -35,6 +35,7 @@ from headwater.server.proofs import Proofs
 from headwater.server.rechecks import Rechecks
 from headwater.server.sessions import Sessions
 from headwater.server.tls import Tls, open_tls
+from headwater.server.watch.cluster import ClusterView
 from headwater.server.watch.figures import Collector
 from headwater.server.watch.health import Health
 from headwater.server.watch.history import BROKER_S
@@ -77,6 +78,10 @@ class Server:
         self._doors: list[accepting.Door] = []
         self._tls: Tls | None = open_tls(self.serving)
         self._extensions = extensions
+        self.cluster: ClusterView | None = None
+        """The node that it is; set before it starts."""
+        self.elsewhere: Elsewhere | None = None
+        """Where clients are to go on once it drains, if another node is to lead."""
         self.port = 0
         """Where its protocol of its own listens."""
         self.url = ""
@@ -111,7 +116,7 @@ class Server:
         self.pulse = Pulse(loop)
         collector = Collector(core, serving, self.listener, self.sessions, self.pulse)
         health = Health(core, serving, self.pulse)
-        self.broker.overview = Overview(self.broker, collector, health, self._settings)
+        self.broker.overview = Overview(self.broker, collector, health, self._settings, self.cluster)
         self.telling = Telling(core, collector.figures)
         self.history = self.broker.overview.history
         self._recurring = [
@@ -149,10 +154,11 @@ class Server:
         return self._tls.context if self._tls is not None else None
 
     async def listen(
-        self, make: Callable[[], Connection], host: str, port: int, context: ssl.SSLContext | None = None
+        self, name: str, make: Callable[[], Connection], host: str, port: int, context: ssl.SSLContext | None = None
     ) -> int:
-        """Take clients in, until the server drains; answers the port."""
-        door = await accepting.listen(self.listener, make, host, port, context)
+        """Take clients in at a door of this name, until the server drains; answers the port."""
+        introductions = self.cluster.introductions(name) if self.cluster is not None else None
+        door = await accepting.listen(self.listener, make, host, port, context, introductions)
         self._doors.append(door)
         return door.port
 
@@ -195,7 +201,10 @@ class Server:
                 await finished.wait()
         except TimeoutError:
             log.warning("drain-timeout", seconds=self.serving.drain_s)
-        self.listener.drain(lambda connection: connection.say_goodbye(Closed("the server is stopping"), reconnect=True))
+        said, elsewhere = Closed("the server is stopping"), self.elsewhere
+        if elsewhere is not None:
+            said = Closed("another node is to lead; go on there")
+        self.listener.drain(lambda connection: connection.say_goodbye(said, True, elsewhere))
         await self._emptied()
 
     async def _emptied(self) -> None:

@@ -27,6 +27,10 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     hello_bytes_max: int = 16 * 1024
     """The longest message of a WebSocket whose MQTT client nobody knows yet."""
     followers_max: int = 100
+    node: str = ""
+    """The name of this node in its cluster; empty without one,"""
+    secret: bytes = b""
+    """and what other nodes prove themselves with when they pass connections on."""
     log_json: bool = False
     log_level: str = "info"
 

@@ -115,7 +115,7 @@ class Sidecar:
         log.warning("http-ended", code=code)
 
     def _outside(self) -> Outside:
-        serving = self._serving
+        serving, cluster = self._serving, self._server.cluster
         return Outside(
             url=f"headwater+unix://{self._path}",
             folder=str(Path(self._server.core.folder).absolute()),
@@ -131,6 +131,8 @@ class Sidecar:
             connections_per_address_max=serving.http_connections_per_address_max,
             hello_bytes_max=serving.hello_bytes_max,
             followers_max=serving.http_followers_max,
+            node=cluster.node if cluster is not None else "",
+            secret=cluster.secret if cluster is not None else b"",
             log_json=self._process_settings.log_json,
             log_level=self._process_settings.log_level,
         )

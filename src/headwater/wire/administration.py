@@ -23,6 +23,10 @@ CHANNELS_MAX = 1_000
 Role = Literal["reader", "operator", "admin"]
 """reader: may read. operator: may publish, and manage what is there. admin: may do everything."""
 
+NodeRole = Literal["joining", "following", "leading", "gone"]
+"""joining: has not all that there is yet. gone: has not been heard of for a while."""
+FAILOVERS_TOLD = 100
+
 HISTORY_POINTS_MAX = 10_000
 Points = Annotated[int, msgspec.Meta(ge=1, le=HISTORY_POINTS_MAX)]
 Page = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
@@ -524,6 +528,68 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
     """disk, streams, state, …"""
     ok: bool
     detail: str
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How one node of a cluster is."""
+
+    name: str
+    role: NodeRole
+    address: str
+    """Where it is found natively, as host:port."""
+    record: int
+    """The last record that it has applied."""
+    lag_records: int
+    """Records that it has yet to apply, as far as is known here,"""
+    lag_s: float
+    """and how long the first of them has been waiting."""
+    seen_us: int
+    """When it was last heard of."""
+
+
+class Failover(msgspec.Struct, frozen=True, kw_only=True):
+    """That a node began to lead."""
+
+    time_us: int
+    epoch: int
+    node: str
+    took_s: float
+    """How long nobody led before; 0 if that is not known."""
+    planned: bool = False
+    """Whether the one before stepped down."""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a cluster is, as one of its nodes sees it."""
+
+    bus: str
+    """Its name."""
+    node: str
+    """Who tells this."""
+    role: NodeRole
+    leader: str
+    """The name of the node that leads; empty if none is known."""
+    epoch: int
+    """How often one began to lead."""
+    record: int
+    """The last record that this node has applied."""
+    suspended: str = ""
+    """Why nothing can be written at the moment; empty if it can."""
+    failovers: int = 0
+    """Since this process began."""
+    records: int = 0
+    """Records that this node has written since then,"""
+    record_bytes: int = 0
+    """and how long they were together."""
+    record_bytes_last: int = 0
+    nodes: tuple[NodeStatus, ...] = ()
+    """Every node that is known, this one included."""
+    timeline: tuple[Failover, ...] = ()
+    """Who began to lead and when, the oldest first: the last FAILOVERS_TOLD of them."""
+
+
+class ShowCluster(Request[ClusterStatus | None], frozen=True, kw_only=True):
+    """How the cluster is; nothing if the server is in none."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,6 +155,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.ReadHistory, ADMIN, "overview.history.read", AGAIN, WATCH),
         Operation(admin.CheckHealth, ADMIN, "overview.health", AGAIN | PROBE, WATCH),
         Operation(admin.ListSettings, ADMIN, "overview.settings", AGAIN, WATCH),
+        Operation(admin.ShowCluster, ADMIN, "overview.cluster", AGAIN | PROBE, WATCH),
         Operation(admin.ListPipelines, ADMIN, "overview.pipelines", AGAIN, WATCH),
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.server.watch.cluster import ClusterView
 from headwater.server.watch.figures import INTERNAL, Collector
 from headwater.server.watch.health import Health
 from headwater.server.watch.history import History
@@ -21,8 +22,16 @@ SECRETS = ("secret", "password", "token")
 class Overview:
     """Answers what is asked about the server as a whole."""
 
-    def __init__(self, broker: Broker, collector: Collector, health: Health, settings: Loaded) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        collector: Collector,
+        health: Health,
+        settings: Loaded,
+        cluster: ClusterView | None,
+    ) -> None:
         self._core = broker.core
+        self._cluster = cluster
         self.figures = collector.figures
         self.health = health.check
         self.history = History(
@@ -30,6 +39,10 @@ class Overview:
         )
         self.levels = Levels(broker.core)
         self._settings = settings
+
+    def cluster(self) -> wire.ClusterStatus | None:
+        """How the cluster is; None if this is the server of none."""
+        return self._cluster.status() if self._cluster is not None else None
 
     def settings(self) -> list[wire.Setting]:
         """Every setting, never a secret."""
