@@ -28,7 +28,7 @@ expect.set_options(timeout=PATIENCE_MS)
 SECRET = "a secret of a test"
 PAGES = (
     *("/", "/topics", "/retained", "/subscriptions", "/dead-letters", "/schedules", "/channels", "/sessions"),
-    *("/clients", "/pipelines", "/settings", "/audit"),
+    *("/clients", "/pipelines", "/cluster", "/settings", "/audit"),
 )
 EVIL = "<img src=x onerror=alert(1)>"
 SCRIPT = "<script>alert(1)</script>"
@@ -40,7 +40,7 @@ window.addEventListener("error", (event) => window.caught.push("error " + event.
 TOPICS = 10_000
 NAMES = (
     *("Overview", "Topics", "Retained", "Subscriptions", "Dead letters", "Schedules", "Channels", "Sessions"),
-    *("Clients", "Pipelines", "Settings", "Audit"),
+    *("Clients", "Pipelines", "Cluster", "Settings", "Audit"),
 )
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}

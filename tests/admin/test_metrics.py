@@ -10,7 +10,17 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwater.admin.metrics import OTHERS, PREFIX, ROOTS, SESSIONS, SUBSCRIPTIONS, exposition
+from headwater.admin.metrics import (
+    CLUSTER,
+    CLUSTER_COUNTERS,
+    NODES,
+    OTHERS,
+    PREFIX,
+    ROOTS,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    exposition,
+)
 from headwater.counts import BOUNDS_US, COUNTERS, GAUGES, HISTOGRAMS, Durations
 from headwater.server.watch.figures import histogram
 from headwater.wire.administration import Figures, RootFigures, SlowConsumer, SubscriptionFigures
@@ -109,6 +119,9 @@ def test_the_documents_have_a_row_for_every_metric() -> None:
     expected |= {f"{PREFIX}{name}_seconds": said for name, said in HISTOGRAMS.items()}
     expected |= {f"{PREFIX}root_{name}": said for name, said in ROOTS.items()}
     expected |= {f"{PREFIX}subscription_{name}": said for name, said in SUBSCRIPTIONS.items()}
+    expected |= {f"{PREFIX}cluster_{name}": said for name, said in CLUSTER.items()}
+    expected |= {f"{PREFIX}cluster_{name}_total": said for name, said in CLUSTER_COUNTERS.items()}
+    expected |= {f"{PREFIX}cluster_node_{name}": said for name, said in NODES.items()}
     assert rows == {name: said.removesuffix(".") for name, said in expected.items()}
 
 

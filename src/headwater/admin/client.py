@@ -78,6 +78,10 @@ class Admin:
         """Whether the broker can do its work: `.ok .checks`."""
         return self.ask(wire.CheckHealth())
 
+    def cluster(self) -> Any:
+        """How the cluster is that the server is a node of: `.role .leader .epoch .nodes .timeline …`, or None."""
+        return self.ask(wire.ShowCluster())
+
     def config(self) -> Any:
         """Every setting: `.name .value .default .source`."""
         return self.ask(wire.ListSettings())

@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 from headwater import __version__
 from headwater.clock import SECOND_US
 from headwater.counts import COUNTERS, GAUGES, HISTOGRAMS
-from headwater.wire.administration import Figures, Histogram, SubscriptionFigures
+from headwater.wire.administration import ClusterStatus, Figures, Histogram, SubscriptionFigures
 
-__all__ = ["CONTENT_TYPE_LATEST", "OTHERS", "exposition"]
+__all__ = ["CLUSTER", "CLUSTER_COUNTERS", "CONTENT_TYPE_LATEST", "NODES", "OTHERS", "exposition"]
 
 PREFIX = "headwater_"
 SESSIONS = "(sessions)"
@@ -44,12 +44,29 @@ OTHERS = {
     "start_time_seconds": "When the server was started, in seconds since 1970.",
     "slow_consumers": "Sessions that do not take what is for them as fast as it comes.",
 }
+CLUSTER = {
+    "leading": "Whether this node of a cluster leads: 1, or 0.",
+    "epoch": "How often a node of the cluster began to lead.",
+    "record": "The last record that this node has applied.",
+    "suspended": "Whether nothing can be written, as the engine does not answer: 1, or 0.",
+}
+CLUSTER_COUNTERS = {
+    "failovers": "How often another node came to lead, since this one was started.",
+    "records": "Records that this node has written.",
+    "record_bytes": "Bytes of records that this node has written.",
+}
+NODES = {
+    "lag_records": "Records that a node has yet to apply.",
+    "lag_seconds": "How long the first of them has been waiting.",
+}
 
 
-def exposition(figures: Figures) -> bytes:
-    """Figures as Prometheus reads them, of the type CONTENT_TYPE_LATEST."""
+def exposition(figures: Figures, cluster: ClusterStatus | None = None) -> bytes:
+    """Figures as Prometheus reads them, of the type CONTENT_TYPE_LATEST; with those of the cluster, if there is one."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(figures))
+    if cluster is not None:
+        registry.register(_Cluster(cluster))
     return generate_latest(registry)
 
 
@@ -79,6 +96,27 @@ class _Figures(Collector):
         started_s = self._figures.started_us / SECOND_US
         yield GaugeMetricFamily(f"{PREFIX}start_time_seconds", OTHERS["start_time_seconds"], value=started_s)
         yield GaugeMetricFamily(f"{PREFIX}slow_consumers", OTHERS["slow_consumers"], value=len(self._figures.slow))
+
+
+class _Cluster(Collector):
+    """How a cluster is, as its leader sees it."""
+
+    def __init__(self, status: ClusterStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._status
+        values = {"leading": status.role == "leading", "epoch": status.epoch, "record": status.record}
+        values["suspended"] = bool(status.suspended)
+        for name, said in CLUSTER.items():
+            yield GaugeMetricFamily(f"{PREFIX}cluster_{name}", said, value=float(values[name]))
+        for name, said in CLUSTER_COUNTERS.items():
+            yield CounterMetricFamily(f"{PREFIX}cluster_{name}", said, value=getattr(status, name))
+        for name, said in NODES.items():
+            family = GaugeMetricFamily(f"{PREFIX}cluster_node_{name}", said, labels=("node",))
+            for node in status.nodes:
+                family.add_metric((node.name,), node.lag_records if name == "lag_records" else node.lag_s)
+            yield family
 
 
 def _histogram(name: str, said: str, found: Histogram) -> Metric:

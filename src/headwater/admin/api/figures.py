@@ -37,8 +37,8 @@ class Figures(BaseModel):
     **needs("reader"),
 )
 async def metrics(broker: Broker) -> Response:
-    """In its text format; a scrape asks the broker once."""
-    return Response(exposition(await broker.metrics()), media_type=CONTENT_TYPE_LATEST)
+    """In its text format; of a node of a cluster, with how that is."""
+    return Response(exposition(await broker.metrics(), await broker.cluster()), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/figures", summary="Show figures of the broker", **needs("reader"))

@@ -37,6 +37,8 @@ class Readiness(BaseModel):
     """Whether the broker can do its work."""
 
     ok: bool
+    role: str | None = None
+    """Of a node of a cluster: leading, following or joining."""
     checks: list[Check]
 
 
@@ -56,6 +58,7 @@ async def healthz(request: Request, response: Response) -> Alive:
 
 @router.get(
     "/readyz",
+    response_model_exclude_unset=True,
     responses={503: {"model": Readiness, "description": "It cannot, and why."}},
     summary="Say whether the broker can do its work",
 )
@@ -72,4 +75,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
         is_reader = True
     checks = [Check(name=one.name, ok=one.ok, detail=one.detail if is_reader else None) for one in found.checks]
     response.status_code = 200 if found.ok else 503
+    cluster = await admin.cluster()
+    if cluster is not None:
+        return Readiness(ok=found.ok, role=cluster.role, checks=checks)
     return Readiness(ok=found.ok, checks=checks)

@@ -22,6 +22,7 @@ from headwater.admin.client import Admin
 from headwater.admin.dashboard.audit import Audit
 from headwater.admin.dashboard.channels import Channels
 from headwater.admin.dashboard.clients import Clients
+from headwater.admin.dashboard.cluster import Cluster
 from headwater.admin.dashboard.dead_letters import DeadLetters
 from headwater.admin.dashboard.door import Door, Rooms
 from headwater.admin.dashboard.frame import DARK_COOKIE, Frame
@@ -50,6 +51,7 @@ PAGES: tuple[tuple[str, str, str, Callable[[Frame], object]], ...] = (
     ("/sessions", "Sessions", "devices", Sessions),
     ("/clients", "Clients", "key", Clients),
     ("/pipelines", "Pipelines", "waves", Pipelines),
+    ("/cluster", "Cluster", "hub", Cluster),
     ("/settings", "Settings", "tune", Settings),
     ("/audit", "Audit", "history", Audit),
 )

@@ -54,7 +54,7 @@ class Overview:
             self._span = span_toggle(SPANS, LIVE_S).on_value_change(self._show_span)
         self._health = ui.row().classes("hw-health")
         with ui.element("div").classes("hw-tiles"):
-            self._tiles = {name: _Tile(name) for name in TILES}
+            self._tiles = {name: Tile(name) for name in TILES}
         with ui.element("div").classes("hw-charts"):
             self._places = [panel(plot.panel) for plot in PLOTS]
         with ui.element("div").classes("hw-columns"):
@@ -185,7 +185,7 @@ class Overview:
         self._events.show(enumerate(reversed(events[-EVENTS_SHOWN:])))
 
 
-class _Tile:
+class Tile:
     """A number that matters."""
 
     def __init__(self, name: str) -> None:
