@@ -27,11 +27,13 @@ EVERYTHING: dict[str, Any] = {
     "affinity": {"nodeAffinity": {}},
     "podAnnotations": {"c": "d"},
 }
+CLUSTER: dict[str, Any] = {"cluster": {"nats": ["nats://a:4222", "nats://b:4222"], "nodes": 5, "bus": "shop"}}
 OTHERS: tuple[dict[str, Any], ...] = (
     {},
     EVERYTHING,
     {"persistence": {"storageClass": "fast"}},
     {"settings": {"auth": "certificate"}},
+    CLUSTER,
 )
 
 
@@ -42,10 +44,10 @@ def container(over: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment(over: dict[str, Any]) -> dict[str, str]:
-    return {one["name"]: one["value"] for one in container(over)["env"]}
+    return {one["name"]: one["value"] for one in container(over)["env"] if "value" in one}
 
 
-@pytest.mark.parametrize("over", OTHERS, ids=["as it is", "everything", "a storage class", "certificates"])
+@pytest.mark.parametrize("over", OTHERS, ids=["as it is", "everything", "a storage class", "certificates", "a cluster"])
 def test_what_is_made_is_what_kubernetes_takes(over: dict[str, Any]) -> None:
     made = rendered(over)
     for name in ("statefulset.yaml", "service.yaml"):
@@ -73,7 +75,7 @@ def test_volumes_ports_and_labels_fit_together(over: dict[str, Any]) -> None:
     assert {one["targetPort"]: one["port"] for one in service["ports"]} == opened
     assert service["selector"].items() <= pod["metadata"]["labels"].items()
     assert workload["selector"]["matchLabels"] == service["selector"]
-    assert workload["serviceName"] == made["service.yaml"]["metadata"]["name"]
+    assert workload["serviceName"] == made.get("nodes.yaml", made["service.yaml"])["metadata"]["name"]
 
 
 @pytest.mark.parametrize("over", OTHERS)
@@ -113,3 +115,24 @@ def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
 def test_the_notes_name_a_command_that_there_is() -> None:
     notes = rendered()["NOTES.txt"]
     assert re.search(r"kubectl exec -n here mine-0 -- headwater init\b", notes)
+
+
+def test_nodes_of_a_cluster_have_names_by_which_the_others_find_them() -> None:
+    made = rendered(CLUSTER)
+    assert made["statefulset.yaml"]["spec"]["replicas"] == 5
+    assert made["statefulset.yaml"]["spec"]["serviceName"] == made["nodes.yaml"]["metadata"]["name"]
+    assert made["nodes.yaml"]["spec"]["clusterIP"] == "None"
+    found = environment(CLUSTER)
+    assert found["HEADWATER_CLUSTER"] == "nats://a:4222,nats://b:4222"
+    assert found["HEADWATER_ADVERTISE"] == f"$(HEADWATER_NODE).{made['nodes.yaml']['metadata']['name']}:7411"
+    assert found["HEADWATER_BUS"] == "shop"
+    names = [one["name"] for one in container(CLUSTER)["env"]]
+    assert names.index("HEADWATER_NODE") < names.index("HEADWATER_ADVERTISE")
+    for name in ("nodes.yaml", "disruption.yaml"):
+        kubernetes_validate.validate(made[name], KUBERNETES, strict=True)
+
+
+def test_without_servers_there_is_one_node_by_itself() -> None:
+    made = rendered()
+    assert made["statefulset.yaml"]["spec"]["replicas"] == 1
+    assert not {"nodes.yaml", "disruption.yaml"} & made.keys()
