@@ -219,6 +219,24 @@ def test_a_request_that_may_have_been_done_fails_and_says_so(peer: Peer, connect
     assert again.is_quiet()
 
 
+def test_what_a_node_was_at_that_leads_no_more_goes_to_the_next(peer: Peer, connect: Connect) -> None:
+    """Whether it is stored is not known there: the next node says so, as it has the same sequence."""
+    bus, talk = connect()
+    future = bus.publish_soon("a/b", b"x")
+    id, first = talk.publish()
+    answer = in_thread(lambda: bus.topics("a/#"))
+    talk.request(wire.Topics)
+    talk.refuse(id, headwater.SteppedDown("this node leads no more"))
+    again = peer.talk()
+    id, _ = again.request(wire.Topics)
+    again.reply(id, [])
+    id, second = again.publish()
+    assert (second.producer, second.sequence) == (first.producer, first.sequence)
+    again.published((id, 7), repeat=True)
+    assert future.result(60.0).offset == 7
+    assert answer() == []
+
+
 def test_unsubscribe_twice_over_a_lost_connection_is_done(peer: Peer, connect: Connect) -> None:
     bus, talk = connect()
     answer = in_thread(lambda: bus.unsubscribe("x"))

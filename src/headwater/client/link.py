@@ -27,7 +27,7 @@ from headwater.client.places import Places
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.delivery.options import OnResume
-from headwater.errors import Closed, Disconnected, HeadwaterError, TimedOut
+from headwater.errors import Closed, Disconnected, HeadwaterError, SteppedDown, TimedOut
 from headwater.message import this_process
 from headwater.wire import requests as wire
 from headwater.wire.frame import Frame, Kind
@@ -378,6 +378,8 @@ class Link:
     # Received frames
 
     def _on_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.ERROR and self._leads_no_more(frame):
+            return
         if frame.kind in ANSWERS:
             asked = self._asked.pop(frame.id, None)
             if asked is not None:
@@ -386,6 +388,15 @@ class Link:
             if frame.kind == Kind.REPLY:
                 return  # whoever asked has given up
         self._watcher.on_batch_frame(frame)
+
+    def _leads_no_more(self, frame: Frame) -> bool:
+        """Whether the node at the other end has ceased to lead, and does not know what becomes of what is under way:
+        that is parted with it, and goes to the next as after any lost connection."""
+        problem: Problem = decode_answer(frame, Problem, self.address)
+        if problem.kind != SteppedDown.__name__ or self._connection is None:
+            return False
+        self._connection.fail(Disconnected(problem.text))
+        return True
 
     def _answer(self, asked: _Asked, frame: Frame) -> None:
         if asked.future.done():
