@@ -9,9 +9,7 @@ from contextlib import closing
 import httpx
 import msgspec
 import pytest
-from playwright.sync_api import expect, sync_playwright
 
-from admin.test_dashboard import CHROMIUM
 from cluster.following import Following, View
 from headwater.cluster.leader import Leader
 from headwater.serving.sidecar import Sidecar
@@ -74,16 +72,3 @@ def test_what_a_follower_passes_on_counts_by_its_clients_address(leading: str):
             made.settimeout(PATIENCE_S)
             made.sendall(b"GET /v1/topics HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n")
             assert made.recv(100).split()[1] in (b"401", b"403")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-def test_the_dashboard_shows_who_leads_and_how_far_the_others_are_behind(leading: str):
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{leading}/cluster")
-        nodes = page.get_by_role("table", name="Nodes of the cluster")
-        expect(nodes.get_by_role("row")).to_have_count(3, timeout=60_000)
-        expect(nodes.get_by_text("2 (250.0 ms)")).to_be_visible()
-        expect(page.get_by_text("the one before was lost")).to_be_visible()
-        browser.close()
