@@ -15,6 +15,8 @@ from cluster.memory_engine import Faults
 from cluster.nodes import SMALL, Leader, Node, another, first, rows, segments
 from headwater.bus import Bus
 from headwater.errors import Conflict, SteppedDown, Unavailable
+from headwater.store import marks
+from headwater.store.files import DiskFiles
 from headwater.store.state import TOPIC
 from headwater.surface import Consumer
 
@@ -46,6 +48,7 @@ def check_equal(one: Node, two: Node) -> None:
     assert len(set(positions)) == 1
     assert segments(one.path) == segments(two.path)
     assert rows(one.path) == rows(two.path)
+    assert marks.found(DiskFiles(), one.path) == marks.found(DiskFiles(), two.path)
 
 
 def take(consumer: Consumer) -> int:
@@ -107,6 +110,8 @@ def administer(bus: Bus) -> None:
     bus.clients.add("sensor-7", "a-long-secret-word")
     bus.acl.allow("sensor-7", "publish", "home/#")
     bus.schedule("home/beat", b"x", cron="0 0 1 1 *")
+    bus.publish("home/a", b"1")
+    bus.mark_archived("lake1", {"home": 1})
 
 
 WORK: list[Callable[[Bus], None]] = [

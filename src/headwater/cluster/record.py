@@ -106,6 +106,13 @@ class Trim(msgspec.Struct, frozen=True, array_like=True):
     first: int
 
 
+class Archived(msgspec.Struct, frozen=True, array_like=True):
+    """How far a lake has each root."""
+
+    lake: str
+    offsets: dict[str, int]
+
+
 class Epoch(msgspec.Struct, frozen=True, array_like=True):
     """A node leads from here on. It is the first entry of a record, and no other record begins an epoch."""
 
@@ -116,9 +123,9 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
     """Where clients find it."""
 
 
-Entry = Append | Rows | Create | Remove | Roll | Trim | Epoch
+Entry = Append | Rows | Create | Remove | Roll | Trim | Epoch | Archived
 
-KINDS: dict[int, type[Entry]] = {1: Append, 2: Rows, 3: Create, 4: Remove, 5: Roll, 6: Trim, 7: Epoch}
+KINDS: dict[int, type[Entry]] = {1: Append, 2: Rows, 3: Create, 4: Remove, 5: Roll, 6: Trim, 7: Epoch, 8: Archived}
 """How entries are told apart on the wire: numbers are never given anew."""
 
 _NUMBERS = {entry: kind for kind, entry in KINDS.items()}

@@ -10,7 +10,7 @@ is to be taken.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import msgspec
@@ -20,9 +20,9 @@ from headwater.clock import Clock, SystemClock
 from headwater.cluster import checkpoint
 from headwater.cluster.checkpoint import Checkpoints
 from headwater.cluster.digests import Digesting, Digests
-from headwater.cluster.record import Append, Create, Entry, Epoch, Position, Record, Remove, Roll, Rows, Trim
+from headwater.cluster.record import Append, Archived, Create, Entry, Epoch, Position, Record, Remove, Roll, Rows, Trim
 from headwater.config import Config
-from headwater.errors import Damaged
+from headwater.errors import Damaged, ReadOnly
 from headwater.events import Events
 from headwater.store import folder as folders
 from headwater.store import keys, notes
@@ -63,6 +63,9 @@ class _Following:
 
     def state(self, state: State) -> State:
         return state
+
+    def mark_archived(self, lake: str, archived: dict[str, int], leave: Callable[[], None]) -> None:
+        raise ReadOnly("this node follows; the mark is left where another leads")
 
 
 class Replica:
@@ -156,6 +159,8 @@ class Replica:
                 streams.trim_at(stream, first)
             case Remove(stream):
                 streams.remove_at(stream)
+            case Archived(lake, offsets):
+                self._data.leave_mark(lake, offsets)
             case Epoch():
                 pass
 

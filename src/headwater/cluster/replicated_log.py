@@ -148,7 +148,9 @@ class ReplicatedLog(Mirror):
 
     def _put_all(self, group: Group, placed: Sequence[Sequence[bytes]]) -> None:
         for (stream, writes), buffers in zip(group, placed, strict=True):
-            if self._is_full(stream, sum(map(len, buffers))):
+            length = sum(map(len, buffers))
+            self._replication.note_appended(length)
+            if self._is_full(stream, length):
                 stream.roll()
             self.extend(stream, buffers, [write.batch.header for write in writes if write.batch is not None])
 

@@ -14,7 +14,7 @@ from headwater import threads
 from headwater.cluster import checkpoint
 from headwater.cluster.checkpoint import Checkpoints
 from headwater.cluster.pipeline import Stopped
-from headwater.cluster.record import Entry, Position
+from headwater.cluster.record import Archived, Entry, Position
 from headwater.cluster.replicated_log import ReplicatedLog
 from headwater.cluster.replicated_state import ReplicatedState
 from headwater.cluster.sequencer import Hook, Sequencer, Ticket
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 FLUSH_S = 0.05
 """How long rows that nobody waits for wait for company."""
+CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_RECORDS = 20_000
 CHECKPOINT_S = 10.0
-"""After so many records, or so long, a checkpoint is made."""
+"""After so much, so many records, or so long, a checkpoint is made."""
 
 
 class Replication:
@@ -46,6 +47,8 @@ class Replication:
         self._checkpoints: Checkpoints | None = None
         self._since = sequencer.position.number
         """The record of the last checkpoint, or of the last try."""
+        self._since_bytes = 0
+        """What was appended since."""
         self._work = threads.Condition()
         self._is_pending = False
         """Whether rows wait that nobody has sent."""
@@ -105,6 +108,10 @@ class Replication:
         """The same, and wait until it is carried out."""
         self.wait(self.send(entries, carry_out))
 
+    def mark_archived(self, lake: str, archived: dict[str, int], leave: Callable[[], None]) -> None:
+        """Have word left, on all nodes, of how far a lake has each root."""
+        self.commit([Archived(lake, archived)], lambda _: leave())
+
     def wait(self, ticket: Ticket) -> None:
         """Return once a record is carried out."""
         self.sequencer.wait(ticket)
@@ -125,8 +132,15 @@ class Replication:
         """Bring to disk what is carried out; by any thread, while more is."""
         assert self._checkpoints is not None
         assert self._log is not None
-        self._since = self.sequencer.position.number
+        self._since, self._since_bytes = self.sequencer.position.number, 0
         self._checkpoints.make(self._log)
+
+    def note_appended(self, count_bytes: int) -> None:
+        """So much was written to segments."""
+        self._since_bytes += count_bytes
+        if self._since_bytes >= CHECKPOINT_BYTES > self._since_bytes - count_bytes:
+            with self._work:
+                self._work.notify()
 
     # By itself
 
@@ -153,7 +167,8 @@ class Replication:
                 if is_flushed:
                     self._flush()
                 grown = self.sequencer.position.number - self._since
-                if grown >= CHECKPOINT_RECORDS or (grown and idle_s >= self._checkpoint_s):
+                is_much = grown >= CHECKPOINT_RECORDS or self._since_bytes >= CHECKPOINT_BYTES
+                if is_much or (grown and idle_s >= self._checkpoint_s):
                     idle_s = 0.0
                     self.checkpoint()
             except Unavailable:

@@ -6,6 +6,7 @@ Its lock, its seed, its state and its streams are taken and let go of together, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -39,6 +40,9 @@ class Replication(Protocol):
 
     def state(self, state: State) -> State:
         """Its state, over the one that is stored in it."""
+
+    def mark_archived(self, lake: str, archived: dict[str, int], leave: Callable[[], None]) -> None:
+        """Have word left of how far a lake has each root."""
 
 
 class DataFolder:
@@ -187,8 +191,16 @@ class DataFolder:
         return marks.found(self.files, self.path)
 
     def mark_archived(self, lake: str, archived: dict[str, int]) -> None:
-        """Leave word of how far a lake has each root."""
-        marks.leave(self.files, self.path, lake, archived)
+        """Leave word of how far a lake has each root, on all nodes if there are several."""
+        marks.check(self.files, self.path, lake)
+        if self._replication is None:
+            self.leave_mark(lake, archived)
+        else:
+            self._replication.mark_archived(lake, archived, lambda: self.leave_mark(lake, archived))
+
+    def leave_mark(self, lake: str, archived: dict[str, int]) -> None:
+        """Leave it here."""
+        marks.put(self.files, self.path, lake, archived)
 
     def unarchived_from(self, root: str, needed: int) -> int:
         """From where on a root is still needed, going by what lakes do not have of it."""

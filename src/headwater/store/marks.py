@@ -25,8 +25,8 @@ LAKE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _decode = msgspec.json.Decoder(dict[str, int]).decode
 
 
-def leave(files: Files, folder: str, lake: str, archived: dict[str, int]) -> None:
-    """Say how far a lake has each root; durable on return."""
+def check(files: Files, folder: str, lake: str) -> None:
+    """Malformed (422) or QuotaExceeded (429) if no mark of this lake can be left."""
     if not LAKE.fullmatch(lake):
         raise Malformed(f"{lake[:64]!r} is no id of a lake; use up to 64 letters, digits, _ and -")
     others = [one for one in files.list(f"{folder}/{ARCHIVED}") if one != lake and LAKE.fullmatch(one)]
@@ -35,6 +35,16 @@ def leave(files: Files, folder: str, lake: str, archived: dict[str, int]) -> Non
             f'{len(others)} lakes have a mark in "{folder}/{ARCHIVED}", and more may not; delete those of lakes that '
             "are given up"
         )
+
+
+def leave(files: Files, folder: str, lake: str, archived: dict[str, int]) -> None:
+    """Say how far a lake has each root; durable on return."""
+    check(files, folder, lake)
+    put(files, folder, lake, archived)
+
+
+def put(files: Files, folder: str, lake: str, archived: dict[str, int]) -> None:
+    """The same, of a mark that was checked."""
     files.make_folder(f"{folder}/{ARCHIVED}")
     content = msgspec.json.encode(archived)
     files.write(f"{folder}/{ARCHIVED}/{lake}", b"%b\n%08x\n" % (content, checksum(content)))
