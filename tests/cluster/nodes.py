@@ -14,9 +14,10 @@ from headwater.cluster.adoption import adopt
 from headwater.cluster.checkpoint import LOCAL
 from headwater.cluster.follower import Following
 from headwater.cluster.record import Epoch, Position
-from headwater.cluster.replica import Replica, Snapshot
+from headwater.cluster.replica import Replica
 from headwater.cluster.replication import Replication
 from headwater.cluster.sequencer import Sequencer
+from headwater.cluster.snapshot import Snapshot
 from headwater.config import Config
 from headwater.core import Core
 from headwater.store.files import Files

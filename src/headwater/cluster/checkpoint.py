@@ -7,7 +7,8 @@ as a whole, so once is as good as twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
@@ -72,9 +73,15 @@ class Checkpoints:
         """The last record that is on disk."""
         self._between = between
         self._position = position
-        self._making = threads.Lock()
-        """Held while one is made."""
+        self._making = threads.RLock()
+        """Held while one is made; taken before `between`, by whoever needs both."""
         self._failed = ""
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """While nothing is carried out, so that a checkpoint that is made now is of all there is."""
+        with self._making, self._between:
+            yield
 
     def make(self, streams: Mirror) -> Position:
         """Bring to disk what is here by now, and say so; by any thread, while more is carried out."""

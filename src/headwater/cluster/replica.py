@@ -10,27 +10,25 @@ is to be taken.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
-
-import msgspec
 
 from headwater import threads
 from headwater.clock import Clock, SystemClock
-from headwater.cluster import checkpoint
+from headwater.cluster import checkpoint, snapshot
 from headwater.cluster.checkpoint import Checkpoints
 from headwater.cluster.digests import Digesting, Digests
 from headwater.cluster.record import Append, Archived, Create, Entry, Epoch, Position, Record, Remove, Roll, Rows, Trim
+from headwater.cluster.snapshot import Snapshot
 from headwater.config import Config
 from headwater.errors import Damaged, ReadOnly
 from headwater.events import Events
 from headwater.store import folder as folders
-from headwater.store import keys, notes
+from headwater.store import notes
 from headwater.store import state as rows
 from headwater.store.batch import Seed
 from headwater.store.data_folder import DataFolder
-from headwater.store.files import Files, parent
-from headwater.store.manifest import MANIFEST
+from headwater.store.files import Files
 from headwater.store.mirror import Mirror
 from headwater.store.rocks import RocksState
 from headwater.store.state import State
@@ -38,21 +36,6 @@ from headwater.store.state import State
 CHECKPOINT_BYTES = 64 << 20
 """After so much was applied a checkpoint is due: what a crash costs, and a new leader has to read, stays bounded."""
 CHECKPOINT_RECORDS = 20_000
-
-
-class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a snapshot, and how many bytes of it count: there may be more by now."""
-
-    name: str
-    bytes: int
-
-
-class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A copy of a folder between two records. Whoever fetches these files, and no more of each than counts, has the
-    folder of a node at this position."""
-
-    position: Position
-    files: list[SnapshotFile]
 
 
 class _Following:
@@ -172,40 +155,9 @@ class Replica:
     # For other nodes
 
     def snapshot(self, target: str) -> Snapshot:
-        """A copy of the folder, in a new folder beside it, of links to files that others may fetch; by any thread."""
-        files = self._files
-        self.checkpoint()  # so that little is left to sync while nothing is applied
-        files.make_folder(target)
-        with self._between:
-            self.checkpoint()
-            position, counts = self.position, self._streams.links()
-            for path in counts:
-                name = path.removeprefix(f"{self.path}/")
-                files.make_folder(parent(f"{target}/{name}"))
-                files.link(path, f"{target}/{name}")
-            for name in (folders.VERSION, MANIFEST, keys.KEY):
-                if files.exists(f"{self.path}/{name}"):
-                    files.write(f"{target}/{name}", files.read(f"{self.path}/{name}"))
-            self._data.stored.snapshot(f"{target}/{folders.STATE}")
-        files.close_to_others(target, whole=True)
-        found = [SnapshotFile(path.removeprefix(f"{self.path}/"), size) for path, size in counts.items()]
-        found += [SnapshotFile(name, self._size(f"{target}/{name}")) for name in self._others(target)]
-        return Snapshot(position, found)
-
-    def _others(self, target: str) -> Iterator[str]:
-        """Files of a snapshot besides the segments."""
-        for name in self._files.list(target):
-            if name not in (folders.STATE, folders.STREAMS):
-                yield name
-        for name in self._files.list(f"{target}/{folders.STATE}"):
-            yield f"{folders.STATE}/{name}"
-
-    def _size(self, path: str) -> int:
-        file = self._files.open(path, write=False)
-        try:
-            return file.size()
-        finally:
-            file.close()
+        """A copy of the folder, in a new one on the same disk, of links to files that others may fetch; by any
+        thread."""
+        return snapshot.take(self._files, self.path, target, self._streams, self._data.stored, self._checkpoints)
 
     def digests(self) -> Digests:
         """Digests of all sealed segments, and of the rows, as of the position that it names; by any thread. Takes as

@@ -33,7 +33,8 @@ class ReplicatedState:
 
     def __init__(self, stored: State, sequencer: Sequencer, on_pending: Callable[[], None]) -> None:
         """`on_pending` hears that rows wait for a record that nobody has asked for."""
-        self._stored = stored
+        self.stored = stored
+        """The rows that are committed and carried out."""
         self._sequencer = sequencer
         self._on_pending = on_pending
         self._lock = threads.Lock()
@@ -48,7 +49,7 @@ class ReplicatedState:
         for layer in self._layers:
             if key in layer:
                 return layer[key]
-        return self._stored.get(key)
+        return self.stored.get(key)
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         with self._lock:  # before the stored rows are looked at: what is carried out in between is in both
@@ -58,9 +59,9 @@ class ReplicatedState:
         if start is not None:
             over = {key: value for key, value in over.items() if key >= start}
         if not over:
-            yield from self._stored.scan(prefix, start)
+            yield from self.stored.scan(prefix, start)
             return
-        below = (row for row in self._stored.scan(prefix, start) if row[0] not in over)
+        below = (row for row in self.stored.scan(prefix, start) if row[0] not in over)
         above = ((key, over[key]) for key in sorted(over))
         for key, value in merge(below, above, key=_key):
             if value is not None:
@@ -105,7 +106,7 @@ class ReplicatedState:
 
             def carry_out_all(position: Position) -> None:
                 if layer:
-                    self._stored.write(with_number(layer, position.number))
+                    self.stored.write(with_number(layer, position.number))
                 self._drop(layer)
                 carry_out(position)
 
@@ -128,18 +129,18 @@ class ReplicatedState:
     @property
     def failed(self) -> str | None:
         """Why it takes nothing at the moment."""
-        return self._sequencer.why or self._stored.failed
+        return self._sequencer.why or self.stored.failed
 
     def mend(self) -> bool:
-        return not self._sequencer.is_suspended and self._stored.mend()
+        return not self._sequencer.is_suspended and self.stored.mend()
 
     def snapshot(self, path: str) -> None:
         self.sync()
         with self._sequencer.between:
-            self._stored.snapshot(path)
+            self.stored.snapshot(path)
 
     def close(self) -> None:
-        self._stored.close()
+        self.stored.close()
 
 
 def _bytes(rows: Mapping[bytes, bytes | None]) -> int:

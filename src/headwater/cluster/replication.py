@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headwater import threads
-from headwater.cluster import checkpoint
+from headwater.cluster import checkpoint, snapshot
 from headwater.cluster.checkpoint import Checkpoints
 from headwater.cluster.pipeline import Stopped
 from headwater.cluster.record import Archived, Entry, Position
 from headwater.cluster.replicated_log import ReplicatedLog
 from headwater.cluster.replicated_state import ReplicatedState
 from headwater.cluster.sequencer import Hook, Sequencer, Ticket
+from headwater.cluster.snapshot import Snapshot
 from headwater.errors import HeadwaterError, Unavailable
 from headwater.store.batch import Seed
 from headwater.store.files import Files
@@ -66,6 +67,7 @@ class Replication:
 
     def streams(self, files: Files, folder: str, seed: Seed, config: Config) -> ReplicatedLog:
         """Its streams."""
+        self._place = (files, folder)
         self._log = ReplicatedLog(files, folder, seed, config, self)
         return self._log
 
@@ -134,6 +136,14 @@ class Replication:
         assert self._log is not None
         self._since, self._since_bytes = self.sequencer.position.number, 0
         self._checkpoints.make(self._log)
+
+    def snapshot(self, target: str) -> Snapshot:
+        """A copy of the folder, in a new one on the same disk, of links to files that others may fetch; by any
+        thread."""
+        assert self._checkpoints is not None
+        assert self._log is not None
+        assert self._state is not None
+        return snapshot.take(*self._place, target, self._log, self._state.stored, self._checkpoints)
 
     def note_appended(self, count_bytes: int) -> None:
         """So much was written to segments."""
