@@ -206,7 +206,7 @@ def test_a_byte_that_is_damaged_on_the_way_is_noticed_and_its_piece_comes_again(
 ):
     monkeypatch.setattr(transferring, "PAUSE_S", 0.01)
     monkeypatch.setattr(transferring, "FILE_TRIES", 1)  # so that the file's digest does not notice it in its place
-    damaged = []
+    damaged: list[str] = []
 
     def flip(verb: str, handler: Handler, data: bytes) -> bytes:
         said = bytearray(handler(data))
