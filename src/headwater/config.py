@@ -674,6 +674,10 @@ class Clustering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise Malformed(f"setting cluster_replicas is {self.cluster_replicas}; use 1, 3 or 5")
         if self.lease_s < LEASE_S_MIN:
             raise Malformed(f"setting lease_s is {self.lease_s}; use {LEASE_S_MIN} or more")
+        if self.cluster:  # of one scheme, which the first of them says for all
+            scheme = self.cluster[0].partition("://")[0]
+            urls = tuple(url if "://" in url else f"{scheme}://{url}" for url in self.cluster)
+            msgspec.structs.force_setattr(self, "cluster", urls)
         for url in self.cluster:
             if not NATS_URL.fullmatch(url):  # which may have a password, and is not repeated
                 raise Malformed("setting cluster has what is no URL of a NATS server; use nats://host:4222, or tls://")

@@ -102,6 +102,10 @@ class Replication(Replicated, Protocol):
     def refusal(self) -> HeadwaterError | None:
         """What is told to whoever asks for something while nothing is taken."""
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing may be handed out, nor shown, at the moment."""
+
     def drop(self) -> None:
         """Do nothing more by itself."""
 
@@ -228,8 +232,14 @@ class Core:
 
     def _replicate(self, replication: Replication) -> None:
         commit = self.roots.commit
+
+        def accept() -> None:
+            commit.accept()
+            self.dispatcher.wake()
+
         self.rows.refusal = replication.refusal
-        replication.attach(commit.refuse, commit.accept, self.upkeep.on_state_failed)
+        self.rows.is_held = self.roots.showing.is_held = lambda: replication.is_held
+        replication.attach(commit.refuse, accept, self.upkeep.on_state_failed)
 
     def _open_history(self) -> History | None:
         """The lake, if there is one to be; it is opened when somebody reads that far back."""

@@ -193,6 +193,10 @@ class MemoryEngine:
 
     # Rows
 
+    def open_rows(self) -> None:
+        if not self.is_up or self._is_closed:
+            raise Unavailable("the engine does not answer")
+
     def take_lease(self, value: bytes) -> int | None:
         return self.put_row(LEASE, value, 0)
 

@@ -56,6 +56,17 @@ def serve(
         str | None,
         typer.Option("--lake", metavar="DIR", help="The lake of this bus; replays reach back to what is archived."),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="URLS", help="NATS servers: nats://h1:4222,h2,h3. Be a node of a cluster."),
+    ] = None,
+    bus: Annotated[str | None, typer.Option("--bus", metavar="NAME", help="Which bus it is a node of.")] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="What it is called among the nodes.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="Where other nodes find it.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting: segment_bytes=64MiB. May be repeated."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -68,6 +69,12 @@ class Digesting:
         finally:
             file.close()
         return digest.digest()[:DIGEST_BYTES]
+
+
+def first_read(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The same rows, once the first is read: from then on they are those of that moment, whatever is written."""
+    first = next(rows, None)
+    return chain([] if first is None else [first], rows)
 
 
 def digest_of_rows(rows: Iterator[tuple[bytes, bytes]]) -> bytes:

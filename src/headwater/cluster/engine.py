@@ -133,6 +133,9 @@ class Engine(Protocol):
 
     # Rows
 
+    def open_rows(self) -> None:
+        """Make the place for them, unless there is one; raises `Unavailable`."""
+
     def take_lease(self, value: bytes) -> int | None:
         """The lease's revision; None if somebody has it. It is gone when it was not renewed for its time."""
 

@@ -9,7 +9,10 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     """Which node leads, and where clients find it, each as host:port; empty where it does not listen."""
 
     node: str
+    run: str = ""
+    """Drawn by each run of the node, so that it knows a lease that it has taken itself."""
     epoch: int = 0
+    """Of its first record; 0 as long as it has none, and does not lead yet."""
     native: str = ""
     mqtt: str = ""
     mqtts: str = ""

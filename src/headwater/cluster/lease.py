@@ -106,6 +106,11 @@ class Lease:
         return self.state in HOLDS
 
     @property
+    def until_us(self) -> int:
+        """Up to when it lasts, as far as is known here; on the clock that never jumps."""
+        return self._renewed_us + self._lease_us
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing happens any more."""
         return self.state is State.OVER
@@ -122,5 +127,5 @@ class Lease:
 
     def look(self, now_us: int) -> tuple[Command, ...]:
         """See whether it was renewed in time."""
-        is_late = self.state is State.LEADING and now_us - self._renewed_us >= self._lease_us
+        is_late = self.state is State.LEADING and now_us >= self.until_us
         return self.happen(Event.LATE) if is_late else ()

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import chain
 
 from headwater import threads
 from headwater.clock import Clock, SystemClock
 from headwater.cluster import checkpoint, snapshot
 from headwater.cluster.checkpoint import Checkpoints
-from headwater.cluster.digests import Digesting, Digests
+from headwater.cluster.digests import Digesting, Digests, first_read
 from headwater.cluster.record import Append, Archived, Create, Entry, Epoch, Position, Record, Remove, Roll, Rows, Trim
 from headwater.cluster.snapshot import Snapshot
 from headwater.config import Config
@@ -164,9 +163,8 @@ class Replica:
         long as it takes to read all that was not looked at before."""
         with self._between:
             position, sealed = self.position, self._streams.sealed()
-            found = self._data.stored.scan(b"")
-            first = next(found, None)  # from here on it does not see what is written
-        return self._digesting.of(position, sealed, chain([] if first is None else [first], found))
+            found = first_read(self._data.stored.scan(b""))
+        return self._digesting.of(position, sealed, found)
 
     # Letting go
 

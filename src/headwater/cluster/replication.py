@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headwater import threads
 from headwater.cluster import checkpoint, snapshot
 from headwater.cluster.checkpoint import Checkpoints
+from headwater.cluster.digests import Digesting, Digests, first_read
 from headwater.cluster.pipeline import Stopped
 from headwater.cluster.record import Archived, Entry, Position
 from headwater.cluster.replicated_log import ReplicatedLog
@@ -55,6 +56,9 @@ class Replication:
         """Whether rows wait that nobody has sent."""
         self._is_closed = False
         self._thread: threads.Thread | None = None
+        self._digesting: Digesting | None = None
+        self.is_late: Callable[[], bool] = lambda: False
+        """Whether the lease is over, though nobody has said so yet: a process may stand still for a while."""
 
     # What a core is put together of
 
@@ -70,6 +74,11 @@ class Replication:
         self._place = (files, folder)
         self._log = ReplicatedLog(files, folder, seed, config, self)
         return self._log
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing may be handed out, nor shown, at the moment."""
+        return self.sequencer.is_suspended or self.is_late()
 
     def attach(
         self, refuse: Callable[[HeadwaterError], None], accept: Callable[[], None], on_failed: Callable[[], None]
@@ -136,6 +145,17 @@ class Replication:
         assert self._log is not None
         self._since, self._since_bytes = self.sequencer.position.number, 0
         self._checkpoints.make(self._log)
+
+    def digests(self) -> Digests:
+        """Digests of all sealed segments, and of the rows, as a follower tells them (`Replica.digests`)."""
+        assert self._log is not None
+        assert self._state is not None
+        with self.between:
+            position, sealed = self.sequencer.position, self._log.sealed()
+            found = first_read(self._state.stored.scan(b""))
+        if self._digesting is None:
+            self._digesting = Digesting(self._place[0])
+        return self._digesting.of(position, sealed, found)
 
     def snapshot(self, target: str) -> Snapshot:
         """A copy of the folder, in a new one on the same disk, of links to files that others may fetch; by any

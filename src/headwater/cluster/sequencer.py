@@ -82,6 +82,8 @@ class Sequencer:
         self._clock = clock
         self._apply = apply
         self._pipeline = Pipeline(start, end, epoch, part_bytes_max=engine.part_bytes_max)
+        self.records = self.record_bytes = self.record_bytes_last = 0
+        """How many were sent, how long they were together, and the last one."""
         self._lock = threads.Lock()
         self._changed = threads.Condition(self._lock)
         self._tickets: deque[Ticket] = deque()
@@ -146,6 +148,8 @@ class Sequencer:
             record, commands = self._pipeline.add(entries, self._clock.now_us())
             ticket = Ticket(record.number, carry_out)
             self._tickets.append(ticket)
+            self.record_bytes_last = sum([len(command.data) for command in commands if isinstance(command, Send)])
+            self.records, self.record_bytes = self.records + 1, self.record_bytes + self.record_bytes_last
             self._do(commands)
             return ticket
 
@@ -159,6 +163,10 @@ class Sequencer:
             self.carry_out()
         if ticket.error is not None:
             raise ticket.error
+
+    def forget_apply(self) -> None:
+        """Tell of committed records no more."""
+        self._apply = None
 
     def settle(self) -> None:
         """Return once all that was sent is carried out; raises as `wait` does."""

@@ -299,6 +299,11 @@ class Dispatcher:
             finally:
                 self._let_go(subscriber)
 
+    def wake(self) -> None:
+        """Have all consumers look again, as something may be handed out that was held; without a lock, by any thread."""
+        for subscriber in tuple(self._served.values()):
+            subscriber.waiters.wake()
+
     def _let_go(self, subscriber: Subscriber) -> None:
         """Keep how far its floors rose past what does not match; nothing is lost if a crash forgets it."""
         if not self._is_read_only and self._commit.failed is None:

@@ -207,6 +207,8 @@ class RowCommit:
         self._state = state
         self.refusal: Callable[[], HeadwaterError | None] = lambda: None
         """What to tell whoever asks for something while nothing is written, if somebody else knows better."""
+        self.is_held: Callable[[], bool] | None = None
+        """Whether nothing may be handed out at the moment, as another node might be doing that; None: always."""
         self._on_trouble = on_trouble
         self._owed: Rows = {}
         self._group = GroupCommit[RowsItem]("state", self._commit, self.ROWS_MAX, self.ROWS_MAX)

@@ -158,8 +158,11 @@ class Subscriber:
         `is_unread`, and comes after a `read_on`."""
         gaps, again = self._gaps, self._redelivery.take
         in_turns = budget is not None
+        is_held = self.books.commit.is_held
         with self.books.lock:
             self.books.check_open()
+            if is_held is not None and is_held():
+                return []
             self.supply.open()
             now = Moment(*self._clock.read())
             found: list[Selection] = []

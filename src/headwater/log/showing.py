@@ -116,6 +116,8 @@ class Showing:
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._ways: defaultdict[str, _Way] = defaultdict(_Way)
+        self.is_held: Callable[[], bool] | None = None
+        """Whether nothing may be shown at the moment, as another node might be doing that; None: always."""
 
     def show(self, part: Part, tell: Callable[[Batch], None], new: Callable[[str, int], S]) -> tuple[S, int] | None:
         """Tell of messages of a root at once: what they join on their way to disk, and what they weigh; None if they
@@ -124,7 +126,7 @@ class Showing:
         root = roots.get(name)
         if root is None or part.retain is not None or root.stream.failed is not None or not roots.room.is_left:
             return None
-        if not root.knows_all(part.names):
+        if not root.knows_all(part.names) or (self.is_held is not None and self.is_held()):
             return None
         is_plain = part.is_plain
         if not is_plain:

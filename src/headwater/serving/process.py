@@ -10,7 +10,6 @@ A process without memory to store with ends with a sentence and code 71: the rem
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
 import socket
@@ -19,22 +18,16 @@ from typing import Any
 
 import msgspec
 
-from headwater.config import Serving
 from headwater.core import Core
-from headwater.errors import Conflict, Failed, HeadwaterError
 from headwater.log.group_commit import NO_THREAD, OUT_OF_MEMORY
-from headwater.mqtt.protocol import MqttProtocol
 from headwater.pacing import hand_over_sooner
 from headwater.server.descriptors import fit
-from headwater.server.exposure import check_exposure, is_loopback
+from headwater.server.exposure import check_exposure
 from headwater.server.issuer import check_keys
 from headwater.server.log import Log, configure
 from headwater.server.memory import Collector, keep_what_is_freed
-from headwater.server.server import Server
 from headwater.server.tls import open_tls
-from headwater.serving.composition import server_of
-from headwater.serving.sidecar import Sidecar
-from headwater.serving.whereabouts import Whereabouts
+from headwater.serving.service import Service
 from headwater.settings import Loaded
 from headwater.store.files import write_to_stderr
 
@@ -55,6 +48,10 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     check_keys(loaded.serving)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it
     end = Ending(loaded.process.log_json)
+    if loaded.clustering.cluster:
+        from headwater.serving.clustered import run_node  # which takes part in a cluster, and a server does not
+
+        return run_node(loaded, announce, end)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner, Core(loaded.data, loaded.config) as core:
             core.when_given_up(end.now)
@@ -95,65 +92,32 @@ def loop_factory() -> Any:
 
 
 async def _serve(core: Core, loaded: Loaded, announce: Callable[[str], None]) -> int:
-    serving = loaded.serving
-    server = server_of(core, serving, loaded)
-    whereabouts = Whereabouts(server)
+    signals = Signals()
+    service = Service(core, loaded, announce, None)
+    signals.on_reload = service.reload
 
-    def tell(url: str) -> None:
-        whereabouts.note(url)
-        announce(url)
+    def begin() -> None:
+        signals.listen()
+        settle()
 
-    sidecar = Sidecar(server, loaded, tell)
-    signals = Signals(server, sidecar)
-    try:
-        await server.start()
-    except HeadwaterError as error:
-        if isinstance(error.__cause__, OSError):
-            raise _unable_to_listen(error.__cause__, serving, is_socket=server.port != 0) from None
-        raise
-    signals.listen()
-    Collector(asyncio.get_running_loop()).start()
-    hand_over_sooner()
-    keep_what_is_freed()
-    _warn_of_plain_text(serving)
-    await whereabouts.begin()
-    tell(server.url)
-    if serving.mqtt:
-        await _listen_mqtt(server.extension(MqttProtocol), tell)
+    await service.start(begin)
     notify("READY=1")
-    await sidecar.start()
     await signals.ended.wait()
     notify("STOPPING=1")
-    whereabouts.end()
-    await sidecar.stop()
-    log.info("draining", seconds_max=serving.drain_s)
-    try:
-        await server.drain()
-    except Exception:  # the rest of the end is due all the same
-        log.error("drain-failed")
-    await server.stop()
+    await service.stop()
     log.info("stopped")
     return 0
 
 
-async def _listen_mqtt(mqtt: MqttProtocol, announce: Callable[[str], None]) -> None:
-    """Serve MQTT; whoever came for the rest is served though the port is taken."""
-    try:
-        await mqtt.listen()
-    except OSError as error:
-        advice = "end who has the port, use --mqtt-port (0: a free one), or --no-mqtt"
-        log.warning("mqtt-failed", reason=error.strerror or str(error), advice=advice)
-    for url in mqtt.urls:
-        announce(url)
-
-
 class Signals:
-    """What signals ask of the server."""
+    """What signals ask of the process."""
 
-    def __init__(self, server: Server, sidecar: Sidecar) -> None:
-        self._server = server
-        self._sidecar = sidecar
+    def __init__(self) -> None:
         self.ended = asyncio.Event()
+        self.on_end: Callable[[], None] = lambda: None
+        """Called once with the first of those that end it."""
+        self.on_reload: Callable[[], None] = lambda: None
+        """What SIGHUP asks for."""
 
     def listen(self) -> None:
         """From now on signals are heard."""
@@ -162,6 +126,9 @@ class Signals:
             loop.add_signal_handler(number, self._end, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
 
+    def _reload(self) -> None:
+        self.on_reload()
+
     def _end(self, number: int) -> None:
         if self.ended.is_set():
             # What was acked is on disk; everything else may be lost by whoever asks twice.
@@ -169,48 +136,14 @@ class Signals:
             os._exit(128 + number)
         log.info("signal", signal=signal.Signals(number).name)
         self.ended.set()
-
-    def _reload(self) -> None:
-        try:
-            is_whole = self._server.reload()
-            if is_whole:
-                self._sidecar.reload()
-        except Exception:  # whatever a file or a row holds, those who are connected stay so
-            log.error("reload-failed")
-        else:
-            log.info("reloaded", certificates="new" if is_whole else "kept")
+        self.on_end()
 
 
-def _unable_to_listen(error: OSError, serving: Serving, is_socket: bool) -> HeadwaterError:
-    """What to do about it; once there is a port, it was the Unix socket."""
-    if is_socket:
-        why = error.strerror or str(error)
-        return Failed(f'cannot listen on the socket "{serving.unix_path}": {why}; use a short path in a folder of ours')
-    where = f"port {serving.port} of {serving.host}"
-    match error.errno:
-        case errno.EADDRINUSE:
-            return Conflict(f"{where} is in use, perhaps by another headwater; end that, or use --port (0: a free one)")
-        case errno.EACCES | errno.EPERM:
-            return Failed(f"{where} is not open to this user; use a port from 1024 up")
-        case errno.EADDRNOTAVAIL:
-            return Failed(f"{serving.host} is no address of this machine; use one that it has with --host")
-        case _:
-            return Failed(f"cannot listen on {where}: {error.strerror or error}")
-
-
-def _warn_of_plain_text(serving: Serving) -> None:
-    advice = "what is sent can be read on the way; give --tls-certificate"
-    if serving.tls_certificate:
-        # The port of MQTT without TLS is on loopback, unless somebody says where it is to be.
-        hosts = {serving.mqtt_host} if serving.mqtt and serving.mqtt_host else set()
-        advice = "MQTT without TLS can be read on the way; leave mqtt_host out, and it is on loopback alone"
-    else:
-        hosts = {serving.host}
-        hosts |= {serving.http_host or serving.host} if serving.http else set()
-        hosts |= {serving.mqtt_host or serving.host} if serving.mqtt else set()
-    for host in sorted(hosts):
-        if host != "localhost" and not is_loopback(host):
-            log.warning("plain-text", host=host, advice=advice)
+def settle() -> None:
+    """Have the process as one that serves for days: its garbage collector, its threads and its memory."""
+    Collector(asyncio.get_running_loop()).start()
+    hand_over_sooner()
+    keep_what_is_freed()
 
 
 def notify(state: str) -> None:
