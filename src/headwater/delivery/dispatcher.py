@@ -300,7 +300,7 @@ class Dispatcher:
                 self._let_go(subscriber)
 
     def wake(self) -> None:
-        """Have all consumers look again, as something may be handed out that was held; without a lock, by any thread."""
+        """Have all consumers look again, as what was held may be handed out; without a lock, by any thread."""
         for subscriber in tuple(self._served.values()):
             subscriber.waiters.wake()
 
