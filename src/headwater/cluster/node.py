@@ -646,25 +646,23 @@ class Node:
         self.role = "joining"
         if copies is not None:
             copies.take = None
-        if self._others is not None:
-            self._others.stop()
-            self._others = None
+        others, self._others = self._others, None
+        if keeper is not None:
+            keeper.stop()  # which releases the lease, unless it is another's
         if mandate is not None:
             sequencer = mandate.sequencer
             self._position = sequencer.position
             sequencer.stop("it stepped down")
-            self._records, self._record_bytes = (
-                self._records + sequencer.records,
-                self._record_bytes + sequencer.record_bytes,
-            )
+            self._records += sequencer.records
+            self._record_bytes += sequencer.record_bytes
             self._mandate = None
-        if keeper is not None:
-            keeper.stop()
         if next_node:
             try:
                 self._engine.ask(next_node, TAKE_OVER, b"", MAJORITY_S)
             except Unavailable as error:
                 log.info("successor-not-asked", node=next_node, reason=error.args[0])
+        if others is not None:
+            others.stop()
 
     def _on_command(self, command: Command) -> None:
         mandate = self._mandate
