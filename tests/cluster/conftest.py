@@ -25,12 +25,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("nats"))
 
 
-def started(folder: Path, count: int = 3) -> NatsServers:
-    """Servers that answer."""
+def runs_nats() -> None:
+    """Skip the test where the engine cannot run."""
     try:
         subprocess.run([nats_server(), "--version"], capture_output=True, check=True)
     except (NotFound, OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"nats-server does not run here, so a cluster is not tried: {error}")
+
+
+def started(folder: Path, count: int = 3) -> NatsServers:
+    """Servers that answer."""
+    runs_nats()
     servers = NatsServers(folder, count)
     servers.start()
     return servers

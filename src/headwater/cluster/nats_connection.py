@@ -55,6 +55,7 @@ class Answer(msgspec.Struct):
     message: dict[str, Any] = {}
     name: str = ""
     config: dict[str, Any] = {}
+    cluster: dict[str, Any] = {}
 
 
 _answers = msgspec.json.Decoder(Answer)

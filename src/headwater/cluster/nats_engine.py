@@ -203,6 +203,10 @@ class NatsEngine:
         state = self._connection.call(self._info(), 2 * ASK_S).state
         return int(state["first_seq"]), int(state["last_seq"]), int(state["bytes"])
 
+    def stream_leader(self) -> str:
+        """The name of the NATS server that leads the stream; empty if none does."""
+        return str(self._connection.call(self._info(), 2 * ASK_S).cluster.get("leader", ""))
+
     def time_us(self) -> int:
         said = self._connection.call(self._info(), 2 * ASK_S).ts
         try:
