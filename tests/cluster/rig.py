@@ -33,7 +33,7 @@ from headwater.cluster.members import Members, Report
 from headwater.cluster.nats_engine import NatsEngine
 from headwater.cluster.node import DIGESTS
 from headwater.config import Clustering
-from headwater.errors import HeadwaterError, Unavailable
+from headwater.errors import HeadwaterError
 
 PATIENCE_S = 90.0
 NODES = 3
@@ -202,7 +202,7 @@ class Rig:
         while time.monotonic() < until:
             try:
                 found = look()
-            except (Unavailable, OSError):
+            except (HeadwaterError, OSError):
                 found = None
             if found is not None and found is not False:
                 return int(found)  # type: ignore[call-overload]

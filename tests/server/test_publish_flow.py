@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from headwater.config import Config
-from headwater.errors import Conflict, Failed, HeadwaterError
+from headwater.errors import Conflict, Failed, HeadwaterError, Unavailable
 from headwater.store.batch import checksum
 from headwater.wire import batches, requests
 from headwater.wire.frame import Kind
@@ -29,6 +29,19 @@ def test_a_publish_is_acked_once_it_is_on_disk_and_its_subscribers_get_it(tmp_pa
         assert bob.payloads(2, 1) == [b"1"]
     with headwater.open(tmp_path) as bus:
         assert [one.payload for one in bus.replay("home/#")] == [b"1"]
+
+
+def test_while_nothing_is_taken_a_publish_is_refused_at_once_and_the_next_is_stored_when_it_is():
+    with Running() as running:
+        peer, commit = running.peer(), running.server.core.roots.commit
+        assert peer.publish("home/x") == 1
+        commit.refuse(Unavailable("nothing can be stored at the moment; try again soon"))
+        with code(503, "nothing can be stored at the moment"):
+            peer.publish("home/x")
+        with code(503):
+            peer.publish(["home/x", "home/y"])
+        commit.accept()
+        assert peer.publish("home/x") == 2
 
 
 def test_a_batch_of_many_topics_is_one_publish_with_dense_offsets():

@@ -8,7 +8,6 @@ thread, one at a time, and return at once.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -54,7 +53,7 @@ class Keeper:
         """Whether this node has records yet to apply, as far as it knows."""
         self.is_alone: Callable[[], bool] = lambda: False
         """Whether nobody else has written to the stream since this node did; asked before a lease that was gone is
-        taken again."""
+        taken again. Raises `Unavailable` while that cannot be told."""
         self.may_stand = False
         """Whether this node takes the lease when it is free."""
         self._engine = engine
@@ -68,7 +67,7 @@ class Keeper:
         self.free_since_us = 0
         """Since when the lease is free, or was before this node took it; 0 if that was not seen."""
         self._condition = threads.Condition()
-        self._is_hurried = self._is_stopped = False
+        self._is_hurried = self._is_stopped = self._is_silent = False
         self._thread = threads.Thread(target=self._run, name="headwater-lease", daemon=True)
 
     def start(self) -> None:
@@ -131,7 +130,13 @@ class Keeper:
             try:
                 self._look()
             except Unavailable as error:
-                log.at_will(logging.INFO, "lease-unknown", reason=error.args[0])
+                if not self._is_silent:
+                    log.warning("lease-unknown", reason=error.args[0])
+                self._is_silent = True
+            else:
+                if self._is_silent:
+                    log.info("lease-known", leader=self.leader.node if self.leader is not None else "-")
+                self._is_silent = False
             with self._condition:
                 self._do(self.lease.look(self._clock.monotonic_us()))
             if held and not self.lease.holds:

@@ -321,6 +321,8 @@ class Node:
         founded = self._founded()
         if not founded.id and founded.node == self.node:
             self._engine.put_row(BUS, msgspec.json.encode(Founded(node=self.node, id=id)))
+        elif not founded.id:
+            raise Unavailable(f'node "{founded.node}", with which the bus begins, has yet to say which bus that is')
         elif founded.id != id:
             raise Conflict(
                 f'"{self._path}" has another bus than cluster "{self._clustering.bus}": name another folder, or '
@@ -359,7 +361,7 @@ class Node:
                 keeper.happen(Event.UNFIT)
                 self._see_to(error)
             except (Unavailable, ReaderLost) as error:
-                log.at_will(logging.INFO, "not-following", reason=error.args[0] if error.args else error)
+                log.write(logging.DEBUG, "not-following", {"reason": error.args[0] if error.args else error})
                 self._pause()
             else:
                 if mandate is not None:
@@ -706,8 +708,10 @@ class Node:
 
     def _is_alone(self) -> bool:
         mandate = self._mandate
-        if mandate is None or mandate.sequencer.in_flight:
+        if mandate is None:
             return False
+        if mandate.sequencer.in_flight:
+            raise Unavailable("what becomes of records on their way is not known yet")
         return self._engine.bounds()[1] == mandate.sequencer.position.sequence
 
     # Ending

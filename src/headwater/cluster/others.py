@@ -132,8 +132,8 @@ class Others:
                 if now_us - trimmed_us >= TRIM_S * SECOND_US:
                     trimmed_us = now_us
                     self._trim(first, size)
-            except HeadwaterError as error:
-                log.at_will(logging.INFO, "engine-unanswered", reason=error.args[0])
+            except HeadwaterError as error:  # the keeper of the lease tells of an engine that does not answer
+                log.write(logging.DEBUG, "engine-unanswered", {"reason": error.args[0]})
 
     def _ask(self) -> None:
         self._times.append((self._position().number, self._clock.monotonic_us()))

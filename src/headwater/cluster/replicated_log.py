@@ -58,6 +58,7 @@ class ReplicatedLog(Mirror):
     """The streams of the node that leads."""
 
     stream_type = ReplicatedStream
+    is_near = False  # it waits for the engine, for as long as that has no majority
 
     def __init__(self, files: Files, folder: str, seed: Seed, config: Config, replication: Replication) -> None:
         super().__init__(files, folder, seed, config)

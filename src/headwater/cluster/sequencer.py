@@ -255,13 +255,13 @@ class Sequencer:
     # What the engine says, in its thread
 
     def _told(self, after: int, told: Told) -> None:
+        if self._reasons and isinstance(told, Acked | Refused):
+            self.resume(ENGINE)  # before anybody is answered, who might send the next at once
         with self._lock:
             match told:
                 case Acked(sequence):
-                    self._resume(ENGINE)
                     self._do(self._pipeline.acked(after, sequence))
                 case Refused(last):
-                    self._resume(ENGINE)
                     self._do(self._pipeline.refused(after, last))
                 case _:
                     self._suspend(f"{SILENT} ({told.why})" if told.why else SILENT, ENGINE)

@@ -67,6 +67,8 @@ class Roots:
         """A root, if there is one of that name."""
         self.unswept: Sequence[int] = ()
         """Streams of removed roots of which the state had rows when it was opened."""
+        self.is_near = log.is_near
+        """Whether a small commit takes no longer than this machine's disk."""
         self.made = 0
         """Rises whenever a root is made or removed."""
         self.counts = Counts()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.clock import Clock
 from headwater.delivery.listeners import Hearing
+from headwater.errors import HeadwaterError
 from headwater.log.checks import Checks
 from headwater.log.items import Call
 from headwater.log.publish import Part, Publish
@@ -231,7 +232,11 @@ class Entry:
         if not waiting:
             return
         while waiting and not commit.is_full:
-            commit.enqueue(waiting.popleft())
+            item = waiting.popleft()
+            try:
+                commit.enqueue(item)
+            except HeadwaterError as error:  # nothing is taken at the moment
+                self._roots.refusals.refuse(item, error)
         commit.kick()
         if waiting and len(waiting) == self._in_flight:
             # Others have filled the group, so that none of ours will tell when there is room.
@@ -239,7 +244,7 @@ class Entry:
 
     def _commit_here(self, item: Served) -> bool:
         """Commit a small publish that waits alone on the loop, if the disk is quick."""
-        if item.weight > HERE_BYTES_MAX:
+        if item.weight > HERE_BYTES_MAX or not self._roots.is_near:
             return False
         if self._here_from_us:
             if self._clock.monotonic_us() < self._here_from_us:

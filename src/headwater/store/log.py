@@ -163,6 +163,9 @@ class Making(Protocol):
 class Log(Protocol):
     """The streams of one bus."""
 
+    is_near: bool
+    """Whether an append takes no longer than this machine's disk, so that an event loop may do a small one."""
+
     def all(self) -> Sequence[Stream]:
         """Every stream."""
 

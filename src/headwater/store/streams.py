@@ -48,6 +48,7 @@ class Streams:
     """The streams of one folder, and their journal."""
 
     stream_type = DiskStream
+    is_near = True
 
     def __init__(self, files: Files, folder: str, seed: Seed, config: Config, *, read_only: bool = False) -> None:
         self._files = files
