@@ -530,7 +530,7 @@ class Bus(Made, Protocol):
     def sql(
         self,
         query: str,
-        params: Mapping[str, Any] | Sequence[Any] | None = None,
+        params: Mapping[str, object] | Sequence[object] | None = None,
         *,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -745,7 +745,7 @@ class Threaded(Bus, Protocol):
         return arrow.frame(self, filter, library, **options)
 
     @like(Bus.sql)
-    def sql(self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any) -> Result:
+    def sql(self, query: str, params: Mapping[str, object] | Sequence[object] | None = None, **options: Any) -> Result:
         return arrow.query(self, query, params, self._sql_memory_bytes(), **options).answer()
 
     def request(
