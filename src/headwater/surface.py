@@ -369,6 +369,8 @@ class Bus(Made, Protocol):
     ) -> Any:
         """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
 
+        Topics need not be there yet: what is published to them later comes.
+
         A durable subscription is made at its first use, to begin at `start`, and goes on where it was at every later
         one; options that are left out stay as they were. `max_attempts`, `max_deliveries` and `expire_after_s` may be
         None: no limit. With asyncio, `await` it or use it in `async with`.
