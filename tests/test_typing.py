@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 from mypy import api
 
 import headwater
 import headwater.aio
 import headwater.client.bus
+from headwater import given
+from headwater.units import is_duration, is_size
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = """
@@ -92,13 +95,18 @@ def what_it_tells(bus: Bus, sub: Consumer) -> None:
     bus.subscribe("a/#", id="t", max_attempts=None, max_deliveries=None, expire_after_s=None).seek(5)
 
 
+retention = headwater.Retention(age_s="7d", bytes="10GiB")
+config = headwater.Config(segment_bytes="64MiB", retry_delay_s=0.5, dead_letter_age_s="30d", retention=retention)
+assert_type(config.segment_bytes, int)
+assert_type(config.retention.age_s, float)
 with headwater.open("folder", headwater.Config(segment_bytes=64 << 20)) as embedded:
     both(embedded)
     headwater.open("folder", lake="lake", read_only=True, clock=headwater.ManualClock(0))
     headwater.aio.open("folder", lake="lake", read_only=True)
     assert_type(embedded.subscribe("a/#", id="s"), Consumer)
     assert_type(embedded.publish("a/b", b""), Receipt)
-with headwater.connect("headwater://127.0.0.1:7411") as served:
+connecting = headwater.Connecting(reconnect_s_max="5m", session_expire_after_s=None)
+with headwater.connect("headwater://127.0.0.1:7411", connecting) as served:
     both(served)
     assert_type(served.subscribe("a/#"), Live)
     assert_type(served.publish_soon("a/b", b"").result(), Receipt)
@@ -147,6 +155,8 @@ WRONG = {
     "served.clients.add(5)": "arg-type",
     'bus.dead_letters("s")[0].mend(payloads=b"")': "call-arg",
     'headwater.open("folder", readonly=True)': "call-arg",
+    "headwater.Config(segment_byte=5)": "call-arg",
+    'headwater.Config(headers_max="5")': "arg-type",
     'headwater.aio.open("folder", read_only="yes")': "arg-type",
 }
 
@@ -175,6 +185,19 @@ def test_a_users_program_is_known_and_what_is_wrong_in_it_is_told(verdict: list[
         if match is not None
     }
     assert found == dict(enumerate(WRONG.values(), first)), "\n".join(verdict)
+
+
+@pytest.mark.parametrize("settings", [headwater.Config, headwater.Connecting, headwater.Retention])
+def test_each_setting_may_be_given_as_what_it_is_and_sizes_and_durations_as_texts(
+    settings: type[msgspec.Struct],
+) -> None:
+    texts = {int: given.Size, float: given.Duration, float | None: given.Duration | None}
+    names = {"R": headwater.Retention}
+    wanted = {
+        name: texts[hint] if is_size(name) or is_duration(name) else hint
+        for name, hint in get_type_hints(settings).items()
+    }
+    assert get_type_hints(getattr(given, f"Given{settings.__name__}"), localns=names) == wanted, "mend given.py"
 
 
 def test_nothing_in_a_users_program_is_of_any_type(tmp_path: Path) -> None:
