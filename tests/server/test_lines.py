@@ -147,5 +147,5 @@ def test_a_slow_reader_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
             bus.publish_many([("a/b", b"x")] * 10)
         live.batch(100, WAIT_S)
         slow = until(lambda: said(caplog, "slow-reader"))[0]
-        assert (slow["filter"], slow["session"]) == ("a/#", bus._client.link.session)
+        assert (slow["filter"], slow["session"], slow["user"]) == ("a/#", bus.session, "anonymous")
         assert 0 < slow["dropped"] <= slow["in_all"]
