@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 from mypy import api
 
 import headwater
 import headwater.aio
 import headwater.client.bus
+from headwater import given
+from headwater.units import is_duration, is_size
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = """
@@ -23,6 +26,7 @@ import headwater
 import headwater.aio
 import headwater.client.bus
 from headwater import Bus, Consumer, HeaderMap, Live, Message, Reading, Receipt, Receipts, Retained, SubscriptionInfo
+from headwater import ConsumerInfo, DeadLetter, ScheduleInfo, SchemaInfo, StateInfo, TopicInfo
 
 
 @dataclass
@@ -66,11 +70,43 @@ def both(bus: Bus) -> None:
     handle(message)
 
 
+def what_it_tells(bus: Bus, sub: Consumer) -> None:
+    assert_type(bus.states("s"), list[StateInfo])
+    assert_type(bus.states("s")[0].errors, tuple[str, ...])
+    letter = bus.dead_letters("s")[0]
+    assert_type(letter.mend(payload={"celsius": 21.5}, key=None, headers={"unit": "C"}), DeadLetter)
+    assert_type(bus.redrive("s", mended=[letter]), int)
+    assert_type(bus.topics("a/#"), list[TopicInfo])
+    assert_type(bus.schema("a/+", Sample), SchemaInfo)
+    assert_type(bus.schedule("a/b", b"", cron="0 3 * * *"), ScheduleInfo)
+    assert_type(bus.what_if("s", print).counts["fails"], int)
+    assert_type(bus.run(workers=2).handlers[0].done, int)
+    assert_type(bus.subscriptions()[0].active, tuple[ConsumerInfo, ...])
+    assert_type(bus.session, str | None)
+    assert_type(bus.retained("a/#").watch().next(timeout_s=1), Message | None)
+    assert_type(bus.sql("select 1", {"one": 1}).columns, list[str])
+    answer = bus.request("a/b", {"a": 1}, durable=True)
+    assert_type(answer.headers.get_all("unit"), list[str])
+    assert_type(answer.text, str)
+    assert_type(answer.reply("b"), Receipt)
+    with sub, answer:
+        answer.nack("why", delay_s=3)
+        sub.ack(sub.batch(100, timeout_s=1))
+    bus.subscribe("a/#", id="t", max_attempts=None, max_deliveries=None, expire_after_s=None).seek(5)
+
+
+retention = headwater.Retention(age_s="7d", bytes="10GiB")
+config = headwater.Config(segment_bytes="64MiB", retry_delay_s=0.5, dead_letter_age_s="30d", retention=retention)
+assert_type(config.segment_bytes, int)
+assert_type(config.retention.age_s, float)
 with headwater.open("folder", headwater.Config(segment_bytes=64 << 20)) as embedded:
     both(embedded)
+    headwater.open("folder", lake="lake", read_only=True, clock=headwater.ManualClock(0))
+    headwater.aio.open("folder", lake="lake", read_only=True)
     assert_type(embedded.subscribe("a/#", id="s"), Consumer)
     assert_type(embedded.publish("a/b", b""), Receipt)
-with headwater.connect("headwater://127.0.0.1:7411") as served:
+connecting = headwater.Connecting(reconnect_s_max="5m", session_expire_after_s=None)
+with headwater.connect("headwater://127.0.0.1:7411", connecting) as served:
     both(served)
     assert_type(served.subscribe("a/#"), Live)
     assert_type(served.publish_soon("a/b", b"").result(), Receipt)
@@ -117,11 +153,17 @@ WRONG = {
     'bus.consume("a/#", print, id="s", kind="weekly")': "arg-type",
     'served.acl.allow("ann", "dance", "a/#")': "arg-type",
     "served.clients.add(5)": "arg-type",
+    'bus.dead_letters("s")[0].mend(payloads=b"")': "call-arg",
+    'headwater.open("folder", readonly=True)': "call-arg",
+    "headwater.Config(segment_byte=5)": "call-arg",
+    'headwater.Config(headers_max="5")': "arg-type",
+    'headwater.aio.open("folder", read_only="yes")': "arg-type",
 }
 
 
-def checked(program: Path) -> list[str]:
-    said, errors, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(program)])  # which is strict
+def checked(program: Path, *options: str) -> list[str]:
+    """What mypy says of a program, with this project's settings, which are strict."""
+    said, errors, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), *options, str(program)])
     assert not errors, errors
     return said.splitlines()
 
@@ -143,6 +185,29 @@ def test_a_users_program_is_known_and_what_is_wrong_in_it_is_told(verdict: list[
         if match is not None
     }
     assert found == dict(enumerate(WRONG.values(), first)), "\n".join(verdict)
+
+
+@pytest.mark.parametrize("settings", [headwater.Config, headwater.Connecting, headwater.Retention])
+def test_each_setting_may_be_given_as_what_it_is_and_sizes_and_durations_as_texts(
+    settings: type[msgspec.Struct],
+) -> None:
+    texts = {int: given.Size, float: given.Duration, float | None: given.Duration | None}
+    names = {"R": headwater.Retention}
+    wanted = {
+        name: texts[hint] if is_size(name) or is_duration(name) else hint
+        for name, hint in get_type_hints(settings).items()
+    }
+    assert get_type_hints(getattr(given, f"Given{settings.__name__}"), localns=names) == wanted, "mend given.py"
+
+
+def test_nothing_in_a_users_program_is_of_any_type(tmp_path: Path) -> None:
+    """What JSON, or a row of SQL, says is of a type that nobody can know: `message.json()`, `result.rows()` and frames
+    are left out."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    assert checked(program, "--disallow-any-expr") == ["Success: no issues found in 1 source file"]
+    program.write_text(f'{PROGRAM}\n\ndef unknown(message: Message) -> None:\n    print(message.json()["a"])\n')
+    assert any("has type" in line and '"Any"' in line for line in checked(program, "--disallow-any-expr"))
 
 
 def test_what_open_and_connect_give_is_a_bus() -> None:

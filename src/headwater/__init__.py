@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from headwater.clock import ManualClock
 from headwater.config import Config, Connecting, Retention
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from headwater.client.bus import Bus as ServedBus
     from headwater.client.receiver import Receiver
     from headwater.client.url import Token
+    from headwater.clock import Clock
+    from headwater.core import Doors
     from headwater.delivery.options import OnResume
     from headwater.headers import HeaderMap as HeaderMap
     from headwater.receipt import Receipts as Receipts
@@ -145,15 +147,24 @@ __all__ = [
 ]
 
 
-def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> EmbeddedBus:
+def open(
+    folder: str | os.PathLike[str],
+    config: Config | None = None,
+    *,
+    lake: str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    clock: Clock | None = None,
+    **doors: Unpack[Doors],
+) -> EmbeddedBus:
     """A bus on a folder that this process then owns; ":memory:" for one without a disk.
 
     With lake="var/lake", replay and follow reach back to what was archived there and is in the log no more.
     With read_only=True it may be opened beside its owner, to look at topics, history and subscriptions.
+    A clock is for tests: `headwater.ManualClock`, which stands still until it is moved.
     """
     from headwater.bus import Bus
 
-    return Bus(folder, config, **doors)
+    return Bus(folder, config, lake=lake, read_only=read_only, clock=clock, **doors)
 
 
 def connect(

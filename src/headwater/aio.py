@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
 from headwater import surface
 from headwater.awaitables import BusOpening, Reader, Retained, WorkingBus, ack, answered, asynchronous, fail
@@ -47,6 +47,8 @@ from headwater.work.tasks import TaskWorkers
 if TYPE_CHECKING:
     from headwater.client.aio import Bus as ServedBus
     from headwater.client.url import Token
+    from headwater.clock import Clock
+    from headwater.core import Doors
     from headwater.delivery.options import OnResume
     from headwater.parts import AwaitedAcl, AwaitedChannels, AwaitedClients, AwaitedDurables, AwaitedTokens
 
@@ -351,14 +353,24 @@ class Bus(WorkingBus):
         await asyncio.to_thread(self.threads.close)
 
 
-def open(folder: str | os.PathLike[str], config: Config | None = None, **doors: Any) -> BusOpening[Bus]:
+def open(
+    folder: str | os.PathLike[str],
+    config: Config | None = None,
+    *,
+    lake: str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    clock: Clock | None = None,
+    **doors: Unpack[Doors],
+) -> BusOpening[Bus]:
     """A bus on a folder that this process then owns: `await` it, or use it in `async with`.
 
     Handlers can be registered before it is opened, and `await bus.run()` then opens it, works, and closes it.
     """
 
+    opened = partial(ThreadBus, folder, config, lake=lake, read_only=read_only, clock=clock, **doors)
+
     async def make(handlers: Handlers) -> Bus:
-        return Bus(await asyncio.to_thread(ThreadBus, folder, config, **doors), handlers)
+        return Bus(await asyncio.to_thread(opened), handlers)
 
     return BusOpening(make, has_sessions=False)
 

@@ -180,7 +180,9 @@ class Working(ABC):
         return await asyncio.to_thread(arrow.frame, self._readable(), filter, library, **options)
 
     @like(surface.Bus.sql)
-    async def sql(self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any) -> Result:
+    async def sql(
+        self, query: str, params: Mapping[str, object] | Sequence[object] | None = None, **options: Any
+    ) -> Result:
         asked = arrow.query(self._readable(), query, params, self._sql_memory_bytes(), **options)
         try:
             return await asyncio.to_thread(asked.answer)

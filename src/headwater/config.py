@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 from urllib.parse import urlsplit
 
 import msgspec
 
 from headwater.errors import Malformed
 from headwater.units import number_of, whole
+
+if TYPE_CHECKING:
+    from headwater.given import GivenConfig, GivenConnecting, GivenRetention
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -111,6 +114,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Above this size the oldest are deleted even if unacked; an event and a typed gap say so."""
     hard_age_s: float = 0.0
     """Beyond this age they are deleted even if unacked; an event and a typed gap say so."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Unpack[GivenRetention]) -> None: ...
 
     def __post_init__(self) -> None:
         _check(self)
@@ -343,6 +350,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long `request` waits for a reply unless told."""
     sql_memory_bytes: int = 512 * MIB
     """Memory of a query of `bus.sql`, and bytes of its answer; beyond either: TooLarge (413)."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Unpack[GivenConfig[Retention]]) -> None: ...
 
     def __post_init__(self) -> None:
         _check(self)
@@ -723,6 +734,10 @@ class Connecting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A longer frame from the server ends the connection (413)."""
     write_bytes_max: int = 1 * MIB
     """Bytes that wait for a slow server before publishes are held back."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Unpack[GivenConnecting]) -> None: ...
 
     def __post_init__(self) -> None:
         _check(self)

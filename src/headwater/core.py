@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -115,6 +115,13 @@ R = TypeVar("R")
 
 TOPICS_LOOKED_AT = 1000
 """Topics that a listing looks at before others have their turn, whether or not they are on it."""
+
+
+class Doors(TypedDict, total=False):
+    """Where a core reads and writes: tests put others there, to bring in faults."""
+
+    files: Files | None
+    state: State | None
 
 
 class Core:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
@@ -32,18 +34,28 @@ class Event(msgspec.Struct, frozen=True):
         return self.time
 
 
+class Tell(Protocol):
+    """`Events.add`."""
+
+    def __call__(self, kind: str, text: str, **fields: object) -> None: ...
+
+
 class Events:
     """The newest events."""
 
     def __init__(self, clock: Clock, kept: int) -> None:
         self._clock = clock
         self._events: deque[Event] = deque(maxlen=max(1, kept))
+        self.user_of: Callable[[str], str] | None = None
+        """Whose a consumer is, where a server knows that."""
 
-    def add(self, kind: str, text: str) -> None:
-        """Note something, from any thread."""
+    def add(self, kind: str, text: str, **fields: object) -> None:
+        """Note something, from any thread. A log that is structured has the fields, if there are any, or the text."""
         self._events.append(Event(kind, text, self._clock.now_us()))
         level = logging.INFO if kind in ("torn", "mended", "dead", "expired") else logging.WARNING
-        log.log(level, "%s: %s", kind, text, extra={"event": kind, "fields": {"text": text}})
+        if self.user_of is not None and "consumer" in fields:
+            fields["user"] = self.user_of(str(fields["consumer"]))
+        log.log(level, "%s: %s", kind, text, extra={"event": kind, "fields": fields or {"text": text}})
 
     def trouble(self, text: str) -> None:
         """Something failed that nobody was waiting for."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -406,6 +406,14 @@ class SchemaInfo(msgspec.Struct, frozen=True):
         return to_datetime(self.changed_us)
 
 
+class Mended(TypedDict, total=False):
+    """What may be another in a dead letter that is mended."""
+
+    payload: Payload
+    key: bytes | None
+    headers: Mapping[str, str] | Sequence[tuple[str, str]]
+
+
 class DeadLetter(Published, msgspec.Struct, frozen=True):
     """A message that a subscription gave up on: a copy of it, with what was tried."""
 
@@ -426,15 +434,15 @@ class DeadLetter(Published, msgspec.Struct, frozen=True):
         """When the subscription gave up on it, UTC."""
         return to_datetime(self.dead_at_us)
 
-    def mend(self, **contents: Any) -> DeadLetter:
+    def mend(self, **contents: Unpack[Mended]) -> DeadLetter:
         """The same letter with another payload, key or headers, for `bus.redrive(id, mended=[…])`."""
-        wrong = contents.keys() - {"payload", "key", "headers"}
+        wrong = contents.keys() - Mended.__annotations__.keys()
         if wrong:
             raise Malformed(f'"{min(wrong)}" of a dead letter cannot be mended; its payload, key and headers can')
-        headers = contents.pop("headers", self.header_pairs)
-        contents["payload"], given = encoded(contents.get("payload", self.payload), headers)
-        contents["header_pairs"] = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
-        return msgspec.structs.replace(self, **contents)
+        payload, given = encoded(contents.get("payload", self.payload), contents.get("headers", self.header_pairs))
+        pairs = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
+        key = contents.get("key", self.key)
+        return msgspec.structs.replace(self, payload=payload, key=key, header_pairs=pairs)
 
 
 def error_text(error: object) -> str:

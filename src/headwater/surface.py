@@ -170,7 +170,7 @@ class Consumer(Reader, Protocol):
 
 
 class Durable(TypedDict, total=False):
-    """What may be stated of a durable subscription, besides its id."""
+    """What may be stated of a durable subscription, besides its id; None is no limit, or nothing stated."""
 
     start: Start
     order: Order | None
@@ -356,9 +356,9 @@ class Bus(Made, Protocol):
         order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
-        max_attempts: int | None = None,
-        max_deliveries: int | None = None,
-        expire_after_s: float | None = None,
+        max_attempts: int | None = ...,
+        max_deliveries: int | None = ...,
+        expire_after_s: float | None = ...,
         on_gap: OnGap | None = None,
         on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
@@ -369,8 +369,11 @@ class Bus(Made, Protocol):
     ) -> Any:
         """With an id, a durable subscription (`Consumer`); without, a live one (`Live`).
 
+        Topics need not be there yet: what is published to them later comes.
+
         A durable subscription is made at its first use, to begin at `start`, and goes on where it was at every later
-        one; options that are left out stay as they were. With asyncio, `await` it or use it in `async with`.
+        one; options that are left out stay as they were. `max_attempts`, `max_deliveries` and `expire_after_s` may be
+        None: no limit. With asyncio, `await` it or use it in `async with`.
 
         With `on_resume="redrive"`, whoever comes back to it gets its dead letters again first, in order, if nobody took
         from it meanwhile.
@@ -404,9 +407,9 @@ class Bus(Made, Protocol):
         order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
-        max_attempts: int | None = None,
-        max_deliveries: int | None = None,
-        expire_after_s: float | None = None,
+        max_attempts: int | None = ...,
+        max_deliveries: int | None = ...,
+        expire_after_s: float | None = ...,
         on_gap: OnGap | None = None,
         on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
@@ -429,9 +432,9 @@ class Bus(Made, Protocol):
         order: Order | None = None,
         max_in_flight: int | None = None,
         ack_timeout_s: float | None = None,
-        max_attempts: int | None = None,
-        max_deliveries: int | None = None,
-        expire_after_s: float | None = None,
+        max_attempts: int | None = ...,
+        max_deliveries: int | None = ...,
+        expire_after_s: float | None = ...,
         on_gap: OnGap | None = None,
         on_resume: OnResume | None = None,
         retry_delay_s: float | None = None,
@@ -529,7 +532,7 @@ class Bus(Made, Protocol):
     def sql(
         self,
         query: str,
-        params: Mapping[str, Any] | Sequence[Any] | None = None,
+        params: Mapping[str, object] | Sequence[object] | None = None,
         *,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -744,7 +747,7 @@ class Threaded(Bus, Protocol):
         return arrow.frame(self, filter, library, **options)
 
     @like(Bus.sql)
-    def sql(self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any) -> Result:
+    def sql(self, query: str, params: Mapping[str, object] | Sequence[object] | None = None, **options: Any) -> Result:
         return arrow.query(self, query, params, self._sql_memory_bytes(), **options).answer()
 
     def request(

@@ -37,9 +37,11 @@ def made(http: httpx.Client, id: str, filter: str, **others: Any) -> dict[str, A
 def test_a_subscription_is_made_shown_moved_paused_and_deleted(http: httpx.Client, bus: Bus):
     for n in range(10):
         bus.publish("way/x", b"%d" % n)
-    shown = made(http, ODD, "way/#", start="earliest", options={"max_in_flight": 5, "order": "none"})
+    stated = {"max_in_flight": 5, "order": "none", "max_deliveries": None, "on_gap": None}
+    shown = made(http, ODD, "way/#", start="earliest", options=stated)
     assert (shown["id"], shown["lag"], shown["order"]) == (ODD, 10, "none")
     assert shown["options"]["max_in_flight"] == 5
+    assert (shown["options"]["max_deliveries"], shown["options"]["on_gap"]) == (0, "raise")  # no limit; left out
     assert http.get(at(ODD)).json()["filter"] == "way/#"
     assert http.post(at(ODD, "seek"), json={"to": 8}).status_code == 204
     assert http.get(at(ODD)).json()["lag"] == 3

@@ -121,7 +121,7 @@ def test_what_is_wrong_is_said_in_a_sentence(bus: headwater.bus.Bus, query: Any,
 
 
 def test_memory_is_bounded_and_so_is_the_answer():
-    with headwater.open(":memory:", Config(sql_memory_bytes="32MiB")) as bus:  # type: ignore[arg-type]  # as in a file
+    with headwater.open(":memory:", Config(sql_memory_bytes="32MiB")) as bus:
         bus.publish_many([("home/x", b"x" * 1000)] * 1000)
         with pytest.raises(TooLarge, match="sql_memory_bytes"):
             bus.sql("select a.payload from 'home/#' a, range(100)")

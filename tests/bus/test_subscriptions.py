@@ -119,6 +119,20 @@ def test_options_that_are_left_out_stay_as_they_were(bus: Bus) -> None:
     assert bus.subscriptions()[0].order == "none"
 
 
+def test_none_is_no_limit_where_an_option_is_a_limit(bus: Bus) -> None:
+    limits = ("max_attempts", "max_deliveries", "expire_after_s")
+    bus.subscribe("jobs/#", id="s", max_attempts=2, max_deliveries=3, expire_after_s=600.0).close()
+    bus.subscribe("jobs/#", id="s", order=None, max_in_flight=None).close()
+    stated = bus.durables.options("s")
+    assert [stated[name] for name in limits] == [2, 3, 600.0]
+    bus.subscribe("jobs/#", id="s", max_attempts=None, max_deliveries=None, expire_after_s=None).close()
+    stated = bus.durables.options("s")
+    assert [stated[name] for name in limits] == [0, 0, None]
+    assert (stated["order"], stated["max_in_flight"]) == ("strict", 64)
+    bus.durables.create("t", "jobs/#", max_deliveries=None)
+    assert bus.durables.options("t")["max_deliveries"] == 0
+
+
 def test_options_may_change_while_nobody_consumes(bus: Bus) -> None:
     publish_numbers(bus, 5)
     sub = bus.subscribe("jobs/#", id="s", start="earliest", max_in_flight=2)

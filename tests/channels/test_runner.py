@@ -82,6 +82,21 @@ def test_what_matches_is_pushed_in_order_and_acked(running: Running, receiver: A
     assert (info(running).delivered, info(running).state, info(running).address) == (101, "idle", "127.0.0.1")
 
 
+def test_dead_letters_of_a_subscription_are_pushed_with_what_became_of_them(running: Running, receiver: Any):
+    add(running, receiver.port, "$dead/thermostat")
+    publish(running, b"warm", b"20")
+    with running.bus.subscribe("home/#", id="thermostat", start="earliest") as sub:
+        warm, well = sub.batch(2, PATIENCE_S)
+        warm.reject("not a number")
+        well.ack()
+    (letter,) = take(receiver, 1)
+    assert (letter.topic, letter.payload) == ("$dead/thermostat", b"warm")
+    assert (letter.headers["headwater-dead-topic"], letter.headers["headwater-dead-error"]) == (
+        "home/x",
+        "not a number",
+    )
+
+
 def test_a_receiver_is_three_lines(running: Running):
     got: list[bytes] = []
     with headwater.receive(port=0) as receiver:

@@ -148,3 +148,25 @@ def test_with_reload_a_change_begins_anew_and_what_is_wrong_waits_to_be_mended(t
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert output.strip().splitlines()[-1].startswith("1 done")
+
+
+def test_with_reload_too_the_second_signal_does_not_wait_for_a_handler(tmp_path: Path) -> None:
+    sleeps = "    import time; time.sleep(3600)\n\ndef made"
+    house(tmp_path, HOUSE.replace("VERSION", "one").replace("def made", sleeps), b"1")
+    with work(tmp_path, "house:bus", "--reload") as process:
+        read_until(process, "one 1")
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+def test_with_reload_the_workers_end_with_their_terminal(tmp_path: Path) -> None:
+    house(tmp_path, HOUSE.replace("VERSION", "one"), b"1")
+    with work(tmp_path, "house:bus", "--reload") as process:
+        read_until(process, "one 1")
+        process.send_signal(signal.SIGHUP)
+        process.wait(30)
+    with headwater.open(tmp_path / "data") as bus:  # which nobody has any more
+        assert [one.lag for one in bus.subscriptions()] == [0]

@@ -80,7 +80,7 @@ def test_a_pair_that_is_not_in_the_table_is_a_conflict() -> None:
         ({"on_gap": "ignore"}, '"raise"'),
         ({"max_in_flight": 0}, "use 1 to 100000"),
         ({"max_in_flight": 100_001}, "use 1 to 100000"),
-        ({"max_attempts": -1}, "0 for no limit"),
+        ({"max_attempts": -1}, "for no limit"),
         ({"ack_timeout_s": -1.0}, "wait for ever"),
         ({"ack_timeout_s": float("nan")}, "wait for ever"),
         ({"expire_after_s": 0.0}, "None"),

@@ -262,7 +262,7 @@ def test_a_filter_that_is_none_is_refused(filter: str):
         {"no_such": 1},
         {"retry_delay_s": [1]},
         {"expire_after_s": "x"},
-        {"on_gap": None},
+        {"on_gap": "jump"},
         {"order": {"a": [1, 2, {}]}},
     ],
 )

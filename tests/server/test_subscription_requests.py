@@ -52,6 +52,16 @@ def test_one_is_made_that_nobody_takes_from_and_keeps_what_comes(running: Runnin
     assert show(ann).sessions == (ann.session,)
 
 
+def test_a_limit_that_is_nil_is_none_and_other_options_that_are_are_left_out(running: Running):
+    ann = running.peer("ann")
+    unlimited = {"max_attempts": None, "max_deliveries": None, "order": None}
+    ann.ask(create(options=unlimited))
+    ann.subscribe(1, "home/#", kind="named", id="other", options=unlimited)
+    for name in ("mine", "other"):
+        found = show(ann, name).options
+        assert (found["max_attempts"], found["max_deliveries"], found["order"]) == (0, 0, "strict")
+
+
 def test_it_begins_where_it_was_told_to(running: Running):
     ann = running.peer("ann")
     ann.ask(create("late"))

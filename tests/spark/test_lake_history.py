@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import headwater
 import headwater.bus
-from cli.command import ENVIRONMENT, objects, one_sentence, run
+from cli.command import ENVIRONMENT, command, objects, one_sentence, run
 from client.served import Served
 from headwater import Config, Conflict, Failed, Gap, Malformed, ManualClock, Retention
 from headwater.clock import to_datetime
@@ -247,6 +248,48 @@ def test_an_asyncio_reading_does_not_hold_its_loop_up(bus: headwater.bus.Bus, la
         return [one.offset for one in found if one is not None]
 
     assert asyncio.run(read()) == [one[1] for one in whole]
+
+
+def test_new_code_is_tried_on_what_only_the_lake_has(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "better.py").write_text("def better(message):\n    assert message.payload != b'3'\n")
+
+    def better(message: Any) -> None:
+        assert message.payload != b"3"
+
+    def is_right(fails: int, tried: int) -> None:
+        assert (tried, fails) == (100, 10)
+
+    with headwater.open(tmp_path / "data", SMALL, lake=lake) as bus:
+        for _ in range(10):
+            publish(bus, 10)
+            roll(bus)
+        with bus.subscribe("home/#", id="s", start="earliest", max_attempts=1, max_in_flight=100) as sub:
+            sub.ack(sub.batch(100, WAIT_S))
+        lakes.archive(lake, bus, "home", 60)
+        forget(bus, "home", 40)
+        with headwater.open(tmp_path / "data", read_only=True, lake=lake) as beside:
+            for one in (bus, beside):
+                found = one.what_if("s", better, after=0)
+                is_right(found.counts["fails"], len(found.trials))
+                assert [trial.offset for trial in found.of("fails")] == list(range(4, 101, 10))
+        said = subprocess.run(
+            command("what-if", "better:better", "--id", "s", "--json", "--data", "data", "--lake", str(lake)),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=120,
+            check=False,
+        )
+        assert said.returncode == 1, said.stderr
+        whole = json.loads(said.stdout.splitlines()[-1])
+        is_right(whole["counts"]["fails"], whole["messages"])
+    with (
+        Served(tmp_path / "data", headwater.Config(lake=str(lake))) as served,
+        headwater.connect(served.url) as client,
+    ):
+        found = client.what_if("s", better, after=0)
+        is_right(found.counts["fails"], len(found.trials))
 
 
 # Files come and go

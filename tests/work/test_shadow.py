@@ -14,6 +14,7 @@ import headwater
 import headwater.aio
 from client.served import Served
 from headwater import Conflict, Malformed, ManualClock, NotFound, Outgoing, TimedOut
+from headwater.work.shadow import HEARD, REFUSED, REGISTERED
 from work.shifts import running, until
 
 READINGS = [b"15", b"25", b"bad", b"95", b"16", b"26"]
@@ -196,6 +197,8 @@ def test_whatever_a_handler_publishes_is_noted_and_whoever_else_uses_the_bus_goe
         refused(bus.publish, "a/#", b"7")
         refused(bus.purge, "home/#")
         refused(bus.unsubscribe, "s")
+        refused(bus.schema, "home/#", float)
+        refused(bus.close)
         other = threading.Thread(target=bus.publish, args=("elsewhere/x", b"really"))
         other.start()
         other.join()
@@ -208,9 +211,23 @@ def test_whatever_a_handler_publishes_is_noted_and_whoever_else_uses_the_bus_goe
         *(("publish", "a/5", b"5"), ("reply", "$reply/nobody", b"answer"), ("request", "a/6", b"6")),
     ]
     assert (published[1].key, trial.after.end) == (b"k", "acked")
-    assert [type(error) for error in errors] == [TimedOut, Malformed, Conflict, Conflict]
+    assert [type(error) for error in errors] == [TimedOut, Malformed, *[Conflict] * 4]
     assert [one.topic for one in bus.topics()] == ["elsewhere/x", "home/x"]
     assert len(bus.subscriptions()) == 1
+    assert bus.schemas() == []
+
+
+READS = {
+    *("arrow", "dead_letter", "dead_letters", "ends", "events", "extents", "follow", "frame", "replay", "retained"),
+    *("refresh", "schedules", "schemas", "sql", "states", "stop", "subscriptions", "topics", "what_if"),
+}
+"""What a handler may ask in a what-if as ever: it changes nothing that is stored."""
+
+
+def test_each_method_of_a_bus_is_noted_refused_or_only_reads():
+    methods = {name for name, member in vars(headwater.Bus).items() if callable(member) and not name.startswith("_")}
+    assert methods - {*HEARD, *REFUSED, *REGISTERED} <= READS, "say in work/shadow.py what becomes of it in a what-if"
+    assert not READS & {*HEARD, *REFUSED, *REGISTERED}
 
 
 @pytest.mark.parametrize(

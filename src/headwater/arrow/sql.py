@@ -56,7 +56,7 @@ class Query:
         self,
         bus: Readable,
         query: str,
-        params: Mapping[str, Any] | Sequence[Any] | None,
+        params: Mapping[str, object] | Sequence[object] | None,
         memory_bytes: int,
         *,
         since: datetime | None = None,

@@ -20,13 +20,17 @@ NOT_OURS = {"__pycache__", "node_modules", "site-packages"}
 def run_and_reload(arguments: list[str], folder: Path) -> int:
     """Run `headwater work` in a process of its own, and again after each change; its exit code, once it is to end."""
     is_ending = False
+    process: subprocess.Popen[bytes] | None = None
 
-    def end(*_: object) -> None:
+    def end(number: int, _: object) -> None:
         nonlocal is_ending
+        if is_ending and process is not None:
+            process.send_signal(number)  # the second, which waits for no handler
         is_ending = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last as a terminal closes
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, end)
     command = [sys.executable, "-m", "headwater", "work", *arguments]
     while True:
         seen = changes_of(folder)

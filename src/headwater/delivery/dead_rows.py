@@ -7,7 +7,7 @@ subscription holds its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from headwater.config import Config
 from headwater.counts import Counts
@@ -15,6 +15,7 @@ from headwater.delivery.dead_shares import DeadShares
 from headwater.delivery.lane import Changes, LaneId
 from headwater.delivery.letterbox import Letterbox
 from headwater.delivery.rows import DeadRow, RowCommit, SubscriptionRow
+from headwater.events import Tell
 from headwater.message import Message
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
@@ -37,7 +38,7 @@ class DeadRows:
         counts: Counts,
         shares: DeadShares,
         letterbox: Letterbox,
-        on_event: Callable[[str, str], None],
+        on_event: Tell,
     ) -> None:
         self._id = row.options.id
         self._number = row.number
@@ -101,10 +102,17 @@ class DeadRows:
             changed.update(self._letterbox.rows_of(self._id, self._number, offset, row))
             self._change(1, len(value))
             self._counts.dead += 1
+            tries = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
             self._on_event(
                 "dead",
-                f'subscription "{self._id}" gave up on message {offset} of "{m.topic}" '
-                f"after {failure.attempts} attempts",
+                f'subscription "{self._id}" gave up on message {offset} of "{m.topic}" after {tries}',
+                subscription=self._id,
+                topic=m.topic,
+                offset=offset,
+                attempts=failure.attempts,
+                deliveries=failure.vanished,
+                consumer=failure.by or "-",
+                reason=failure.errors[-1] if failure.errors else "-",
             )
         if self.count > self._config.dead_letters_max:
             self._drop_oldest(changed)

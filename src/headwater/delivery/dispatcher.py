@@ -38,6 +38,7 @@ from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timeouts import OnRetry
 from headwater.delivery.timers import Timers
 from headwater.errors import Conflict, NotFound
+from headwater.events import Tell
 from headwater.log.items import Call
 from headwater.log.root import Root
 from headwater.log.roots import Roots
@@ -66,7 +67,7 @@ class Dispatcher:
         config: Config,
         clock: Clock,
         reply: Callable[[Message, Payload], Receipt],
-        on_event: Callable[[str, str], None],
+        on_event: Tell,
         notes: Notes,
         letterbox: Letterbox,
         lives: Lives,

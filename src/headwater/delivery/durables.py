@@ -14,7 +14,7 @@ import msgspec
 from headwater.audit import Audit
 from headwater.config import Config
 from headwater.delivery.dispatcher import Dispatcher
-from headwater.delivery.options import Options, check_not_of_channel
+from headwater.delivery.options import Options, check_not_of_channel, stated
 from headwater.delivery.rows import SubscriptionRow
 from headwater.delivery.start import Start, check_start, floor_for
 from headwater.delivery.subscriber import Subscriber
@@ -89,6 +89,7 @@ class Durables:
         check_filter(filter, self._config)
         check_start(filter, start)
         try:
+            given = stated(given)
             options = Options(id=id, filter=filter, **given)
         except TypeError:
             known = ", ".join(options_of(Options(id="", filter="")))

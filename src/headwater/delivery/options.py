@@ -43,9 +43,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ack_timeout_s: float = 30.0
     """0: never."""
     max_attempts: int = 5
-    """0: no limit."""
+    """0, or None where it is stated: no limit."""
     max_deliveries: int = 10
-    """To consumers that are gone without a word, as one that the message kills; 0: no limit."""
+    """To consumers that are gone without a word, as one that the message kills; 0, or None: no limit."""
     expire_after_s: float | None = None
     on_gap: OnGap = "raise"
     on_resume: OnResume = "keep"
@@ -83,9 +83,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if not 1 <= self.max_in_flight <= config.max_in_flight_max:
             raise Malformed(f"max_in_flight is {self.max_in_flight}; use 1 to {config.max_in_flight_max}")
         if self.max_attempts < 0:
-            raise Malformed(f"max_attempts is {self.max_attempts}; use 1 or more, or 0 for no limit")
+            raise Malformed(
+                f"max_attempts is {self.max_attempts}; use 1 or more, or 0 (in Python also None) for no limit"
+            )
         if self.max_deliveries < 0:
-            raise Malformed(f"max_deliveries is {self.max_deliveries}; use 1 or more, or 0 for no limit")
+            raise Malformed(
+                f"max_deliveries is {self.max_deliveries}; use 1 or more, or 0 (in Python also None) for no limit"
+            )
         if not (isfinite(self.ack_timeout_s) and self.ack_timeout_s >= 0):
             raise Malformed(f"ack_timeout_s is {self.ack_timeout_s}; use seconds above 0, or 0 to wait for ever")
         if self.expire_after_s is not None and not (isfinite(self.expire_after_s) and self.expire_after_s > 0):
@@ -128,6 +132,8 @@ def kind_of(kind: SubscriptionKind | None, id: object) -> SubscriptionKind:
 
 NAMES = Options.__struct_fields__[2:]
 """Of what a user may state, besides the id and the filter."""
+UNLIMITED: dict[str, object] = {"max_attempts": 0, "max_deliveries": 0, "expire_after_s": None}
+"""What None says of an option that is a limit: that there is none. Of any other it says nothing."""
 
 
 def stated(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +141,12 @@ def stated(options: Mapping[str, Any]) -> dict[str, Any]:
     unknown = options.keys() - set(NAMES)
     if unknown:
         raise TypeError(f"subscribe() got an unexpected keyword argument {min(unknown)!r}")
-    return {name: options[name] for name in NAMES if options.get(name) is not None}
+    given = {name: options[name] for name in NAMES if name in options}
+    return {
+        name: UNLIMITED[name] if value is None else value
+        for name, value in given.items()
+        if value is not None or name in UNLIMITED
+    }
 
 
 def check_none_of_live(given: Mapping[str, Any], start: object) -> None:

@@ -25,7 +25,6 @@ from headwater.delivery.cursor import (
     Cursor,
     Matcher,
     every_place,
-    places_in,
 )
 from headwater.delivery.history import History, Lot, Past, Stretch
 from headwater.delivery.reader import Reader, check_max
@@ -170,7 +169,7 @@ class Reading(Reader):
                     self._made = -1  # not yet
 
     def _cursor(self, root: Root, position: int) -> Cursor:
-        sift = places_in if self._columns is None else every_place
+        sift = None if self._columns is None else every_place
         return Cursor(root, self._matcher, position, self._config, sift)
 
     def _position(self, root: Root) -> int:

@@ -38,6 +38,7 @@ from headwater.delivery.supply import Supply
 from headwater.delivery.timeouts import OnRetry, Timeouts
 from headwater.delivery.timers import Timers
 from headwater.errors import Failed, Gap, TooManyFiles, Unwritable
+from headwater.events import Tell
 from headwater.log.root import Root
 from headwater.log.roots import Roots
 from headwater.message import Message, Receipt
@@ -64,7 +65,7 @@ class Subscriber:
         config: Config,
         clock: Clock,
         reply: Callable[[Message, Payload], Receipt],
-        on_event: Callable[[str, str], None],
+        on_event: Tell,
         on_moved: Callable[[int, int], None],
         notes: Notes,
         shares: DeadShares,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from headwater.delivery.listeners import Hearing
 from headwater.delivery.live import Live
-from headwater.delivery.options import Options, check_not_of_channel
+from headwater.delivery.options import NAMES, Options, check_not_of_channel, stated
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
@@ -401,13 +401,12 @@ class NativeSession(Speech, Session):
         name = self._name_of(request)
         start = Answers.moment(request.start, request.start_us)
         check_start(request.filter, start)
-        given: dict[str, Any] = dict(request.options)
         try:
-            options = Options(**{**given, "id": name, "filter": request.filter})
+            given = stated(request.options)
         except TypeError:
-            known = ", ".join(field for field in Options.__struct_fields__ if field not in ("id", "filter"))
-            raise Malformed(f"options are {sorted(given)}; those that there are: {known}") from None
-        given.pop("id", None), given.pop("filter", None)
+            known = ", ".join(NAMES)
+            raise Malformed(f"options are {sorted(request.options)}; those that there are: {known}") from None
+        options = Options(id=name, filter=request.filter, **given)
         numbers = self._numbers
         numbers.add(request.number)
         connection = self.connection

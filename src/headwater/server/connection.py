@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         "buffer",
         "bytes_in",
         "bytes_out",
+        "claimed",
         "client_id",
         "closed_s",
         "credential",
@@ -118,6 +119,8 @@ class Connection(asyncio.BufferedProtocol):
         self.network = ""
         """Whom its share is counted with: the address, or the network that somebody with one of its addresses has."""
         self.user = ""
+        self.claimed = ""
+        """Who it says it is, until it has shown that, and if it cannot."""
         self.credential: object = None
         """Of a user in the registry of clients: what it was checked against. With another one it is to leave."""
         self.grant: Grant | None = None

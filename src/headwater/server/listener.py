@@ -226,7 +226,7 @@ class Listener:
         """A connection is gone."""
         self._connections.pop(connection, None)
         if connection.is_known:
-            log.at_will(logging.DEBUG, "disconnected", address=connection.address, user=connection.user or "-")
+            self._note("disconnected", connection, reason="lost" if connection.is_cut else "closed")
         self.turns.forget(connection)
         is_stranger = self._end_greeting(connection)
         self._counts.handshakes_failed += is_stranger
@@ -242,7 +242,7 @@ class Listener:
         """A connection has its session."""
         self._end_greeting(connection)
         connection.is_known = True
-        log.at_will(logging.DEBUG, "connected", address=connection.address, user=connection.user or "-")
+        self._note("connected", connection)
         connection.limit_reads(self.buffer)
         if connection.share and not connection.is_closed:
             connection.hold_for(self._holdings)
@@ -250,7 +250,14 @@ class Listener:
     def on_refused(self, connection: Connection, error: HeadwaterError) -> None:
         """A connection is closed for what its client did."""
         self._counts.refuse(error.code)
-        log.at_will(logging.INFO, "refused", address=connection.address, user=connection.user or "-", error=str(error))
+        self._note("refused", connection, logging.INFO, error=str(error))
+
+    def _note(self, event: str, connection: Connection, level: int = logging.DEBUG, **fields: object) -> None:
+        """A line in the log about a connection."""
+        session = "-" if connection.session is None else connection.session.name
+        user = connection.user or connection.claimed or "-"
+        known = {"session": session, "user": user, "address": connection.address}
+        log.at_will(level, event, **known, **fields)
 
     # While it lasts
 

@@ -61,7 +61,9 @@ class LivePump(Pump):
         if live.dropped != self._dropped:
             fresh = live.dropped - self._dropped
             self._note_drops()
-            told = {"session": self.session.name, "filter": self.filter}
+            connection = self.session.connection
+            user = "-" if connection is None else connection.user or "-"
+            told = {"session": self.session.name, "user": user, "filter": self.filter}
             log.at_will(logging.INFO, "slow-reader", **told, dropped=fresh, in_all=self._dropped)
             self.notice("dropped", count=self._dropped)
         if live.ended is not None:

@@ -2,7 +2,7 @@
 
     log = Log("headwater.server.listener")
     log.info("listening", host="127.0.0.1", port=7411)
-    log.at_will(logging.WARNING, "login-failed", user=user, address=address)
+    log.at_will(logging.WARNING, "refused", user=user, address=address)
 
 An event is a constant; what varies is in its fields, never in the text. Values are shortened and quoted, so that no
 peer can forge a line or move a cursor, and fields that by their name hold a secret are starred. What a peer can cause
@@ -36,6 +36,10 @@ STARS = "***"
 IN_URL = re.compile(r"(://[^:@/\s]*):\S*@")
 """A password in a URL; up to the last @, since it may hold one itself."""
 PLAIN = re.compile(r"[\w.:/@%+,;*#$\[\]()<>-]+", re.ASCII)
+
+
+OF_THE_BUS_AT_WILL = frozenset(("dead",))
+"""Events that the bus itself tells of, which clients can cause as often as they like."""
 
 
 class Log:
@@ -129,6 +133,12 @@ class Flood:
         loop.call_later(1.0, self.flush)
 
 
+def is_admitted(record: logging.LogRecord, flood: Flood) -> bool:
+    """Whether a line may be written that was not asked of `Log`."""
+    event = getattr(record, "event", None)
+    return record.name != "headwater" or event not in OF_THE_BUS_AT_WILL or flood.admits(str(event))
+
+
 # How lines look
 
 
@@ -156,6 +166,8 @@ def configure(as_json: bool = False, level: str = "info", stream: IO[str] | None
     """Send what is logged under "headwater", and what asyncio complains about, to a stream: stderr unless told."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if as_json else Lines())
+    flood = Flood(logging.getLogger("headwater"), SystemClock())
+    handler.addFilter(lambda record: is_admitted(record, flood))
     for name in ("headwater", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

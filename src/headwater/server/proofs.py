@@ -85,6 +85,7 @@ class Proofs:
 
     def prove(self, connection: Connection, name: str, look: Callable[[], Any], then: Then, *, is_slow: bool) -> None:
         """Look at a proof of a connection, which is held meanwhile; `then` hears of it, at once if it can be."""
+        connection.claimed = name
         guess = Guess(connection, name, look, then, is_slow=is_slow)
         line = self._lines.get(guess.key)
         if line is None and not is_slow and not self._guesses.delay_s(guess.key):

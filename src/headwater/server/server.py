@@ -111,7 +111,8 @@ class Server:
         self.rechecks = self.broker.rechecks = Rechecks(loop, self.broker)
         self.broker.acl.on_change = self.rechecks.on_rules
         self.broker.clients.on_change = self.rechecks.on_clients
-        core.dispatcher.on_retry = tell_of_retry
+        core.events.user_of = self._user_of
+        core.dispatcher.on_retry = self._tell_of_retry
         core.dispatcher.on_deleted = lambda: self.rechecks.on_rules((EVERYONE,))
         self.pulse = Pulse(loop)
         collector = Collector(core, serving, self.listener, self.sessions, self.pulse)
@@ -242,9 +243,13 @@ class Server:
             one.stop()
         self.pulse.stop()
 
+    def _tell_of_retry(self, event: str, subscription: str, root: str, offsets: Sequence[int], consumer: str) -> None:
+        """A line in the log about messages that timed out, or are handed out again."""
+        level = logging.INFO if event == "timed-out" else logging.DEBUG
+        fields = {"subscription": subscription, "root": root, "first": min(offsets), "messages": len(offsets)}
+        log.at_will(level, event, **fields, consumer=consumer or "-", user=self._user_of(consumer))
 
-def tell_of_retry(event: str, subscription: str, root: str, offsets: Sequence[int], consumer: str) -> None:
-    """A line in the log about messages that timed out, or are handed out again."""
-    level = logging.INFO if event == "timed-out" else logging.DEBUG
-    fields = {"subscription": subscription, "root": root, "first": min(offsets), "messages": len(offsets)}
-    log.at_will(level, event, **fields, consumer=consumer or "-")
+    def _user_of(self, consumer: str) -> str:
+        """Whose session it is, if it is one."""
+        session = self.sessions.get(consumer)
+        return "-" if session is None else session.row.user or "-"

@@ -33,7 +33,7 @@ class Subscriptions:
         self._broker.check_named(session.row.user, session.row.id, request.filter)
         start = _moment(request.start, request.start_us)
         check_start(request.filter, start)
-        given: dict[str, Any] = {name: value for name, value in request.options.items() if value is not None}
+        given: dict[str, Any] = dict(request.options)
         broker, row = self._broker, session.row
         owner = session.share
 

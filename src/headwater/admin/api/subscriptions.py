@@ -25,7 +25,7 @@ Start = Literal["earliest", "latest"] | Offset | Moment
 
 
 class SubscriptionOptions(Body):
-    """How a subscription hands out its messages; what is left out is the default."""
+    """How a subscription hands out its messages; what is left out is the default. A limit that is null is none."""
 
     order: Literal["strict", "key", "none"] | None = None
     max_in_flight: Count | None = None
@@ -139,7 +139,7 @@ async def list_subscriptions(broker: Broker, after: str | None = None, limit: Li
 @router.post("", status_code=201, summary="Create a subscription", **needs("operator"))
 async def create(new: NewSubscription, broker: Broker) -> SubscriptionDetail:
     """One of this id that differs: a conflict, which shows it."""
-    options = new.options.model_dump(exclude_none=True)
+    options = new.options.model_dump(exclude_unset=True)
     try:
         await broker.subscriptions.create(new.id, new.filter, start=new.start, **options)
     except Conflict as error:
