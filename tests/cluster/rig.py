@@ -196,8 +196,8 @@ class Rig:
         roles = sorted(report.role for report in self.reports().values() if not report.trouble)
         return roles == ["following", "following", "leading"]
 
-    def wait(self, what: str, look: Callable[[], object], patience_s: float = PATIENCE_S) -> int:
-        """What `look` finds, once it finds something."""
+    def wait(self, what: str, look: Callable[[], int | None], patience_s: float = PATIENCE_S) -> int:
+        """What `look` finds, once that is neither None nor False."""
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             try:
@@ -205,7 +205,7 @@ class Rig:
             except (HeadwaterError, OSError):
                 found = None
             if found is not None and found is not False:
-                return int(found)  # type: ignore[call-overload]
+                return found
             time.sleep(0.1)
         raise AssertionError(f"{what}: not within {patience_s} s\n{self.logs()}")
 

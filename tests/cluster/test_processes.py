@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,7 @@ def over_http(rig: Rig, port: int, path: str) -> Any:
     def ask() -> bool:
         try:
             found.append(httpx.get(f"http://127.0.0.1:{port}{path}", timeout=ANSWER_S).raise_for_status().json())
-        except httpx.HTTPError as error:
-            print(port, path, repr(error))
+        except httpx.HTTPError:
             return False
         return True
 
@@ -102,7 +102,7 @@ def test_a_leader_that_is_killed_loses_nothing_and_consumers_go_on(rig: Rig):
     while len(rest) < 515:
         taken = consumer.batch(100, timeout_s=PATIENCE_S)
         assert taken, len(rest)
-        retried(lambda taken=taken: consumer.ack(taken))
+        retried(partial(consumer.ack, taken))
         rest += [message.offset for message in taken]
     assert rest == list(range(11, 526))
     consumer.close()
@@ -163,7 +163,7 @@ def test_the_leader_of_the_engine_is_killed(rig: Rig):
     rig.servers.kill(place)
     try:
         for number in range(3, 6):
-            retried(lambda number=number: rig.bus.publish("engine/a", b"%d" % number))
+            retried(partial(rig.bus.publish, "engine/a", b"%d" % number))
     finally:
         rig.servers.start([place])
     assert stored(rig, "engine/a") == list(range(6))
