@@ -84,7 +84,7 @@ class Node:
 
     def catch_up(self, replica: Replica) -> Following:
         """Apply all that the stream has."""
-        following = Following(replica.position)
+        following = Following(replica.position, replica.written)
         for sequence in range(replica.position.sequence + 1, self.bed.last + 1):
             record = following.read(sequence, self.bed.messages[sequence])
             if record is not None:

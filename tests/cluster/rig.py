@@ -142,6 +142,7 @@ class Rig:
                     *(sys.executable, "-m", "headwater", "serve", "--data", str(self.folder / self.name(place))),
                     *("--cluster", urls, "--node", self.name(place), "--port", str(self.ports[place])),
                     *("--mqtt-port", str(self.mqtt_ports[place]), "--http-port", str(self.http_ports[place])),
+                    *("--set", "mqtt=true", "--set", "http=true"),
                     *("--set", f"lease_s={self.lease_s}", "--set", "disk_free_bytes_min=0", *more),
                 ],
                 stdout=log,
@@ -168,6 +169,12 @@ class Rig:
         """Have nothing come to a node from the NATS servers any more, nor from it to them."""
         for proxy in self.proxies[place]:
             proxy.is_cut = is_cut
+
+    def cut_server(self, place: int, is_cut: bool) -> None:
+        """Have nothing come to a NATS server any more, from the others or from the nodes, nor from it to them."""
+        self.servers.cut(place, is_cut)
+        for proxies in self.proxies:
+            proxies[place].is_cut = is_cut
 
     def pause_server(self, place: int, is_paused: bool) -> None:
         os.kill(self.servers.process(place).pid, signal.SIGSTOP if is_paused else signal.SIGCONT)

@@ -139,3 +139,19 @@ def test_a_stream_that_begins_after_what_comes_next_is_missing_something() -> No
     following.check(6, 8, None)
     with pytest.raises(Missing):
         following.check(7, 8, None)
+
+
+def test_a_stream_that_ends_before_what_the_folder_had_before_a_crash_is_noticed() -> None:
+    following = Following(Position(), written=Position(9, 9, 1, BEGINNING))
+    following.check(1, 9, None)
+    with pytest.raises(Beyond, match="ends at 8, and this node has read up to 9"):
+        following.check(1, 8, None)
+
+
+def test_a_stream_that_goes_on_otherwise_than_the_folder_had_before_a_crash_is_noticed() -> None:
+    before = Following(Position())
+    read(before, *chain(1, Position(), rows("a")))
+    same, other = Following(Position(), written=before.position), Following(Position(), written=before.position)
+    assert len(read(same, *chain(1, Position(), rows("a"), rows("b")))) == 3
+    with pytest.raises(Diverged, match="than this node has rows of"):
+        read(other, *chain(1, Position(), rows("c"), rows("b")))

@@ -20,7 +20,7 @@ from headwater.store.mirror import Gone, Mirror, Place
 from headwater.store.state import State
 
 WRITTEN = rows.NODE + b"r"
-"""Where the number of the last record is whose rows were written."""
+"""Where the position of the last record is whose rows were written."""
 LOCAL = (rows.CHAIN, rows.LOSS, rows.NODE)
 """Kinds of rows that are each node's own."""
 
@@ -47,15 +47,18 @@ def read(state: State, folder: str) -> Synced:
         raise Damaged(f'"{folder}" says up to where it is on disk in a way that cannot be read ({error})') from error
 
 
-def with_number(changed: Mapping[bytes, bytes | None], number: int) -> dict[bytes, bytes | None]:
+def with_position(changed: Mapping[bytes, bytes | None], position: Position) -> dict[bytes, bytes | None]:
     """Rows of a record, with the one that says that they were written."""
-    return {**changed, WRITTEN: rows.pack(number)}
+    return {**changed, WRITTEN: rows.pack(position)}
 
 
-def written(state: State) -> int:
+def written(state: State, folder: str) -> Position:
     """The last record whose rows the state has: behind the checkpoint, if a crash has left more than that."""
     value = state.get(WRITTEN)
-    return 0 if value is None else msgspec.msgpack.decode(value, type=int)
+    try:
+        return Position() if value is None else msgspec.msgpack.decode(value, type=Position)
+    except msgspec.DecodeError as error:
+        raise Damaged(f'"{folder}" says which rows it has in a way that cannot be read ({error})') from error
 
 
 def write(state: State, synced: Synced) -> None:

@@ -33,7 +33,9 @@ class Missing(Exception):
 class Following:
     """A reader of the stream, from a position on."""
 
-    def __init__(self, position: Position, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+    def __init__(self, position: Position, written: Position | None = None, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+        """`written` is the last record whose rows the folder has: more than `position`, after a crash."""
+        self._written = written or Position()
         self.position = position
         """The last record that counts."""
         self.end = position.sequence
@@ -45,9 +47,10 @@ class Following:
         """Compare with the stream as the engine has it now: its first and last sequence, and what it has at this
         position's, if that is kept. To be asked before reading on, after each connection to the engine."""
         ours = self.position
-        if last < self.end:
+        end = max(self.end, self._written.sequence)
+        if last < end:
             raise Beyond(
-                f"the engine's stream ends at {last}, and this node has read up to {self.end}: the engine has lost "
+                f"the engine's stream ends at {last}, and this node has read up to {end}: the engine has lost "
                 f"records. This node holds everything up to record {ours.number}; see: headwater cluster rebuild"
             )
         if first > self.end + 1:
@@ -112,5 +115,10 @@ class Following:
         begins = record.entries[0] if record.entries and isinstance(record.entries[0], Epoch) else None
         if (begins.epoch if begins else ours.epoch) != record.epoch or (begins and record.epoch == ours.epoch):
             raise Diverged(f"record {record.number} is of epoch {record.epoch}, which it does not begin")
+        if record.number == self._written.number and head.digest != self._written.digest:
+            raise Diverged(
+                f"the engine has another record {record.number} at {sequence} than this node has rows of: it lost "
+                "records and took others; see: headwater cluster rebuild"
+            )
         self.position = Position(sequence, record.number, record.epoch, head.digest, record.time_us)
         return record

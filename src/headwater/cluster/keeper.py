@@ -106,14 +106,16 @@ class Keeper:
                 self._not_before_us = 0
             self._condition.notify()
 
-    def stop(self) -> None:
-        """Look no more; the lease is released if this node still has it."""
+    def stop(self, next_node: str = "") -> None:
+        """Look no more; the lease is released if this node still has it, or handed over to another node."""
         with self._condition:
             self._is_stopped = True
             self._condition.notify()
         if self._thread is not threads.current_thread() and self._thread.is_alive():
             self._thread.join()
-        if self.lease.holds:
+        if self.lease.holds and next_node:
+            self._hand_over(next_node)
+        elif self.lease.holds:
             self._release()
 
     # In its thread
@@ -126,21 +128,25 @@ class Keeper:
                 self._is_hurried = False
                 if self._is_stopped:
                     return
-            held = self.lease.holds
-            try:
-                self._look()
-            except Unavailable as error:
-                if not self._is_silent:
-                    log.warning("lease-unknown", reason=error.args[0])
-                self._is_silent = True
-            else:
-                if self._is_silent:
-                    log.info("lease-known", leader=self.leader.node if self.leader is not None else "-")
-                self._is_silent = False
-            with self._condition:
-                self._do(self.lease.look(self._clock.monotonic_us()))
-            if held and not self.lease.holds:
-                self.on_lost()
+            self.turn()
+
+    def turn(self) -> None:
+        """Look once."""
+        held = self.lease.holds
+        try:
+            self._look()
+        except Unavailable as error:
+            if not self._is_silent:
+                log.warning("lease-unknown", reason=error.args[0])
+            self._is_silent = True
+        else:
+            if self._is_silent:
+                log.info("lease-known", leader=self.leader.node if self.leader is not None else "-")
+            self._is_silent = False
+        with self._condition:
+            self._do(self.lease.look(self._clock.monotonic_us()))
+        if held and not self.lease.holds:
+            self.on_lost()
 
     @property
     def _pause_s(self) -> float:
@@ -156,9 +162,11 @@ class Keeper:
         row = self._engine.lease()
         self._see(row)
         if row is not None:
-            self.free_since_us = 0
+            self.free_since_us = (self.free_since_us or asked_us) if _next(row) else 0
             if self._is_ours(row):  # taken by a question whose answer was lost
                 self._take_row(row, self._unsure_us or asked_us)
+            elif self.may_stand and _next(row) == self._said.node:
+                self._take(row.revision)
             return
         self.free_since_us = self.free_since_us or asked_us
         patience_us = round(BEHIND_WAIT_S * SECOND_US) if self.is_behind() else 0
@@ -176,13 +184,15 @@ class Keeper:
         said = unpack(row.value)
         return said is not None and said.run == self._said.run
 
-    def _take(self) -> None:
+    def _take(self, revision: int | None = None) -> None:
+        """Take the lease that nobody has, or the one of this revision, which was handed over to this node."""
         asked_us = self._clock.monotonic_us()
         with self._condition:
             if Command.TAKE not in self.lease.happen(Event.FREE):
                 return
+        said = pack(self._said)
         try:
-            revision = self._engine.take_lease(pack(self._said))
+            revision = self._engine.take_lease(said) if revision is None else self._engine.renew_lease(said, revision)
         except Unavailable:
             self._unsure_us = self._unsure_us or asked_us
             revision = None
@@ -231,8 +241,20 @@ class Keeper:
             elif command is not Command.TAKE:
                 self.on_command(command)
 
+    def _hand_over(self, node: str) -> None:
+        try:
+            self._engine.renew_lease(pack(Leader(node=self._said.node, next=node)), self.lease.revision)
+        except Unavailable as error:
+            log.info("lease-not-handed-over", reason=error.args[0])  # it ends by itself
+
     def _release(self) -> None:
         try:
             self._engine.release_lease(self.lease.revision)
         except Unavailable as error:
             log.info("lease-not-released", reason=error.args[0])  # it ends by itself
+
+
+def _next(row: Row) -> str:
+    """To which node a lease is handed over, if it is."""
+    said = unpack(row.value)
+    return said.next if said is not None else ""

@@ -17,6 +17,8 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     mqtt: str = ""
     mqtts: str = ""
     http: str = ""
+    next: str = ""
+    """Who is to take the lease, from a node that leads no more; it is nobody else's until its time is up."""
 
     def place(self, door: str) -> tuple[str, int] | None:
         """Where a door of it is."""

@@ -24,7 +24,7 @@ import msgspec
 
 from headwater import threads
 from headwater.clock import SECOND_US, Clock, SystemClock
-from headwater.cluster import adoption
+from headwater.cluster import adoption, candidate
 from headwater.cluster.copies import Copies
 from headwater.cluster.digests import Digests
 from headwater.cluster.engine import Engine, Reader, ReaderLost, Seen, StreamLost
@@ -130,7 +130,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._files = DiskFiles()
         self._members = Members(engine)
-        self._position = self._synced_last = Position()
+        self._position = self._synced_last = self._written = Position()
         self._end = 0
         """The last sequence of the stream that was read."""
         self._bus_id = ""
@@ -230,6 +230,7 @@ class Node:
             role=self.role,
             position=self.position,
             synced=self.synced,
+            written=self._written,
             time_us=self._clock.now_us(),
             bus_id=self._bus_id,
             leader=leader.node if leader is not None else "",
@@ -373,12 +374,13 @@ class Node:
         assert self._copies is not None
         replica = Replica(self._path, self._config, clock=self._clock)
         self._replica, self._position, self._end = replica, replica.position, replica.position.sequence
+        self._written = replica.written
         self._copies.take = replica.snapshot
         is_whole = False
         try:
             self._bus_id = replica.id
             self._check_bus(replica.id)
-            following = Following(replica.position)
+            following = Following(replica.position, replica.written)
             self._check_stream(following)
             self.trouble = ""
             self.role = "following"
@@ -513,6 +515,8 @@ class Node:
                 raise ReaderLost(f"the reader is at {following.end}, and the stream ends at {last}")
             self._read(reader, following, replica)
         why = self._unfit(following, last) if keeper.is_candidate else "it has the lease no more"
+        if why and self._engine.bounds()[1] > last:
+            return None  # the one before still writes: others may have read that already
         if why:
             log.warning("not-to-lead", reason=why)
             keeper.happen(Event.UNFIT)
@@ -542,38 +546,12 @@ class Node:
 
     def _unfit(self, following: Following, last: int) -> str:
         """Why this node may not lead; empty if it may."""
-        ours = following.position
         members = self._members.all()
-        others = [name for name in members if name != self.node]
-        reports = self._members.reports(others, MAJORITY_S)
-        if 2 * (len(reports) + 1) <= len(members):
-            missing = ", ".join(name for name in others if name not in reports)
-            return (
-                f"{len(reports) + 1} of {len(members)} nodes answer, and it takes a majority; start {missing}, or take "
-                "those that do not come back out with: headwater cluster remove"
-            )
-        for name, report in reports.items():
-            theirs = report.position
-            known = self._digests.get(theirs.number)
-            if theirs.sequence > last or theirs.number > ours.number:
-                return (
-                    f'node "{name}" has applied record {theirs.number} at {theirs.sequence}, and the engine\'s stream '
-                    f"ends at {last} with record {ours.number}: the engine has lost records; see: headwater cluster "
-                    "rebuild"
-                )
-            if (known is not None and known != theirs.digest) or (theirs.number == ours.number and theirs != ours):
-                return f'node "{name}" has applied another record {theirs.number} than this node'
-        return self._clock_is_off(ours)
-
-    def _clock_is_off(self, ours: Position) -> str:
-        skew_us = round(self._clustering.clock_skew_s_max * SECOND_US)
-        now_us = self._clock.now_us()
-        apart_us = now_us - self._engine.time_us()
-        if abs(apart_us) > skew_us:
-            return f"its clock is {apart_us / SECOND_US:.1f} s off that of the NATS servers; have both set by NTP"
-        if ours.time_us - now_us > skew_us:
-            return f"its clock is {(ours.time_us - now_us) / SECOND_US:.1f} s behind the newest record; see to NTP"
-        return ""
+        reports = self._members.reports([name for name in members if name != self.node], MAJORITY_S)
+        ours = following.position
+        why = candidate.unfit(self.node, ours, self._written, last, members, reports, self._digests)
+        skew_s_max = self._clustering.clock_skew_s_max
+        return why or candidate.clock_is_off(self._clock.now_us(), self._engine.time_us(), ours.time_us, skew_s_max)
 
     def _settle_in(self, keeper: Keeper, mandate: Mandate) -> None:
         sequencer, lease = mandate.sequencer, keeper.lease
@@ -650,7 +628,7 @@ class Node:
             copies.take = None
         others, self._others = self._others, None
         if keeper is not None:
-            keeper.stop()  # which releases the lease, unless it is another's
+            keeper.stop(next_node)  # which lets go of the lease, unless it is another's
         if mandate is not None:
             sequencer = mandate.sequencer
             self._position = sequencer.position

@@ -94,6 +94,8 @@ class Replica:
         self.bus = folders.cluster_of(self._files, self.path)
         self.position = synced.position
         """The last record that was applied."""
+        self.written = checkpoint.written(state, self.path)
+        """The last one whose rows were there when the folder was opened."""
         self._between = threads.RLock()
         self._checkpoints = Checkpoints(state, self._between, lambda: self.position, synced)
         self._digesting = Digesting(self._files)
@@ -112,26 +114,26 @@ class Replica:
     @property
     def is_ahead(self) -> bool:
         """Whether the state has rows of records that are yet to be applied again, as a crash has left them there."""
-        return checkpoint.written(self._data.stored) > self.position.number
+        return self.written.number > self.position.number
 
     def apply(self, record: Record, position: Position) -> None:
         """Apply the record that ends at a position; Damaged or Failed if that cannot be: the node is to end then."""
         with self._between:
             for entry in record.entries:
-                self._apply(entry, record.number)
+                self._apply(entry, position)
             self.position = position
             self._since_records += 1
         if self.is_due:
             self.checkpoint()
 
-    def _apply(self, entry: Entry, number: int) -> None:
+    def _apply(self, entry: Entry, position: Position) -> None:
         streams = self._streams
         match entry:
             case Append(stream, data):
                 streams.put(stream, data)
                 self._since_bytes += len(data)
             case Rows(changed):
-                self._data.stored.write(checkpoint.with_number(changed, number))
+                self._data.stored.write(checkpoint.with_position(changed, position))
                 self._since_bytes += sum(map(len, changed))
             case Create(stream, root, first):
                 streams.create_at(stream, root, first)

@@ -12,7 +12,7 @@ from heapq import merge
 from operator import itemgetter
 
 from headwater import threads
-from headwater.cluster.checkpoint import with_number
+from headwater.cluster.checkpoint import with_position
 from headwater.cluster.record import Entry, Position, Rows
 from headwater.cluster.sequencer import Hook, Sequencer, Ticket
 from headwater.store.state import State
@@ -106,7 +106,7 @@ class ReplicatedState:
 
             def carry_out_all(position: Position) -> None:
                 if layer:
-                    self.stored.write(with_number(layer, position.number))
+                    self.stored.write(with_position(layer, position))
                 self._drop(layer)
                 carry_out(position)
 
