@@ -201,7 +201,7 @@ class Load:
 
         def elsewhere(client: Client, *_: object) -> None:
             ports.rotate(1)
-            client.port = ports[0]  # paho knows one address alone
+            client._port = ports[0]  # paho knows one address alone, and lets nobody change it from here
 
         client.on_disconnect = client.on_connect_fail = elsewhere
         client.connect_async("127.0.0.1", ports[0], keepalive=5)

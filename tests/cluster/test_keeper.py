@@ -40,6 +40,10 @@ class Part:
         assert self.keeper.lease.state is State.LEADING
 
 
+def part_of(one: Part) -> State:
+    return one.keeper.lease.state
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
@@ -122,10 +126,10 @@ def test_a_leader_that_cannot_renew_is_suspended_in_time(parts: list[Part], cloc
     one.engine.is_up = False
     clock.advance(LEASE_S - 0.1)
     one.keeper.turn()
-    assert one.keeper.lease.state is State.LEADING
+    assert part_of(one) is State.LEADING
     clock.advance(0.2)
     one.keeper.turn()
-    assert one.keeper.lease.state is State.SUSPENDED
+    assert part_of(one) is State.SUSPENDED
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,36 @@ TRUST = 3
 """So many times the stream has to end too early: a server that is behind may have answered."""
 
 log = Log("headwater.cluster.others")
+
+
+class Trimming(NamedTuple):
+    """What may be deleted of the stream, and who is marked for it, or no more."""
+
+    upto: int
+    """The last such record stays, for others to compare with."""
+    too_far_behind: str
+    has_copy: tuple[str, ...]
+
+
+def trimming(
+    node: str,
+    members: Collection[str],
+    synced: Mapping[str, int],
+    marked: Collection[str],
+    first: int,
+    *,
+    is_too_much: bool,
+) -> Trimming:
+    """What the leader may delete of a stream that begins at `first`: `synced` is up to where members have it on disk,
+    as far as they have said, and nothing is kept for those that are `marked`. Where that `is_too_much`, who is
+    furthest behind is to be marked first."""
+    has_copy = tuple(name for name in marked if name in synced and synced[name] + 1 >= first)
+    needed = {name: synced.get(name, 0) for name in (*members, node) if name == node or name not in marked}
+    slowest = min(needed, key=needed.__getitem__)
+    too_far_behind = slowest if is_too_much and slowest != node and needed[slowest] < needed[node] else ""
+    if too_far_behind:
+        del needed[slowest]
+    return Trimming(min(needed.values()) - 1, too_far_behind, has_copy)
 
 
 class Others:
@@ -160,25 +191,19 @@ class Others:
         return first, size
 
     def _trim(self, first: int, size: int) -> None:
-        """Delete what every member has on disk; the last such record stays, for others to compare with."""
-        needed = {self._node: self._synced().sequence}
-        for name, member in self.members.items():
-            if name != self._node and not member.needs_copy:
-                heard = self._heard.get(name)
-                needed[name] = heard[0].synced.sequence if heard is not None else 0
-        for name, member in tuple(self.members.items()):
-            heard = self._heard.get(name)
-            if member.needs_copy and heard is not None and heard[0].synced.sequence + 1 >= first:
-                self._mark(member, needs_copy=False)  # it has taken one
-        if size > self._bytes_max:
-            slowest = min(needed, key=needed.__getitem__)
-            if slowest != self._node and needed[slowest] < needed[self._node]:
-                self._mark(self.members[slowest], needs_copy=True)
-                del needed[slowest]
-        upto = min(needed.values()) - 1
-        if upto >= first and upto > self._trimmed:
-            self._engine.trim(upto)
-            self._trimmed = upto
+        """Delete what every member has on disk."""
+        members = self.members
+        synced = {name: heard[0].synced.sequence for name, heard in tuple(self._heard.items()) if name in members}
+        synced[self._node] = self._synced().sequence
+        marked = {name for name, member in members.items() if member.needs_copy}
+        found = trimming(self._node, members, synced, marked, first, is_too_much=size > self._bytes_max)
+        for name in found.has_copy:
+            self._mark(members[name], needs_copy=False)
+        if found.too_far_behind:
+            self._mark(members[found.too_far_behind], needs_copy=True)
+        if found.upto >= first and found.upto > self._trimmed:
+            self._engine.trim(found.upto)
+            self._trimmed = found.upto
 
     def _mark(self, member: Member, *, needs_copy: bool) -> None:
         changed = self.members[member.node] = msgspec.structs.replace(member, needs_copy=needs_copy)
