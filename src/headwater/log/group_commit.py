@@ -190,6 +190,12 @@ class GroupCommit(Generic[T]):
         """Whether a large group is on its way to disk, or roots are made, and closed."""
         return self._aside.in_flight is not None
 
+    @property
+    def is_large_apart(self) -> bool:
+        """Whether what is on its way is a large group; for the thread that commits."""
+        in_flight = self._aside.in_flight
+        return in_flight is not None and bool(in_flight.items) and in_flight.work is not None
+
     def kick(self) -> None:
         """Have what was enqueued committed, without waiting for it."""
         with self.places:

@@ -1,8 +1,9 @@
 """New roots: their streams are made before what comes to them is committed, while others are.
 
-Promises: what comes to roots that exist never waits for the folder of one that does not; nothing is made for a call
-that would be refused; nobody sees a root before its first message is stored; all that is on its way counts against how
-many roots there may be.
+Promises: what comes to roots that exist never waits for the folder of one that does not, but while a large group is
+written, which what comes to a new root does not wait for either: the root is made in the committing role then, at once;
+nothing is made for a call that would be refused; nobody sees a root before its first message is stored; all that is on
+its way counts against how many roots there may be.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class NewRoots:
         self._clock = clock
         self._checkpoints = checkpoints
         self._showing = showing
+        self.is_at_once: Callable[[], bool] = lambda: False
+        """Whether what is missing is to be made in the committing role, as it would have to wait for a large group."""
         self._failures: dict[str, tuple[HeadwaterError, set[Publish]]] = {}
         """Why roots could not be made, and the calls that have not been told."""
         self.since_us: int | None = None
@@ -50,6 +53,8 @@ class NewRoots:
 
     def keep_waiting(self, item: Publish) -> bool:
         """Whether a call has to wait until roots of it are made: all of it, lest its order changes."""
+        if self.is_at_once():
+            return False
         waits = False
         for part in item.parts:
             if part.root in self._roots or self._log.is_made(part.root) or self._is_told(item, part.root):

@@ -105,6 +105,8 @@ class Roots:
             self.new_roots.prepare,
         )
         self.commit.on_given_up = self._give_up
+        commit = self.commit
+        self.new_roots.is_at_once = lambda: commit.is_large_apart
         self.on_given_up: Callable[[str], None] = lambda _: None
         """Hears that nothing can be stored any more, and why."""
 
