@@ -645,6 +645,62 @@ def test_what_a_forgotten_consumer_handed_out_can_be_acked(narrow: Served) -> No
         assert bus.subscriptions()[0].lag == 0
 
 
+def test_what_a_forgotten_consumer_had_goes_to_the_one_that_took_its_name(narrow: Served) -> None:
+    """As a cell of a notebook does that is run again: the next consumer is made while the one before is still held."""
+    with headwater.connect(narrow.url) as bus:
+        bus.publish("home/b", b"y")
+        sub = bus.subscribe("home/#", id="s", start="earliest")
+        held = sub.next(WAIT_S)
+        sub = bus.subscribe("home/#", id="s", start="earliest")
+        gc.collect()
+        found = [sub.next(WAIT_S), sub.next(WAIT_S)]
+        assert [message and (message.payload, message.attempt) for message in found] == [(b"x", 1), (b"y", 1)]
+        assert held is not None
+        with pytest.raises(Recalled, match="a consumer that is closed"):
+            held.ack()
+        sub.ack([message for message in found if message is not None])
+        assert bus.subscriptions()[0].lag == 0
+
+
+def test_a_consumer_that_is_made_while_a_forgotten_ones_message_is_held_gets_it(narrow: Served) -> None:
+    with headwater.connect(narrow.url) as bus:
+        (held,) = bus.subscribe("home/#", id="s", start="earliest").batch(1)
+        gc.collect()
+        with bus.subscribe("home/#", id="s") as sub:
+            again = sub.next(WAIT_S)
+            assert again is not None
+            assert again.offset == held.offset
+            again.ack()
+
+
+def test_what_one_of_two_consumers_had_when_it_was_closed_goes_to_the_other(narrow: Served) -> None:
+    with headwater.connect(narrow.url) as bus, bus.subscribe("home/#", id="s", start="earliest") as other:
+        with bus.subscribe("home/#", id="s") as sub:
+            assert sub.next(WAIT_S)
+        assert other.next(WAIT_S)
+        with bus.subscribe("home/#", id="s") as third:
+            bus.publish("home/b", b"y")
+            assert third.next(WAIT_S)
+        assert other.next(0) is None  # nothing is taken back from one that is at work
+
+
+def test_an_asynchronous_consumer_gets_what_a_forgotten_one_had(narrow: Served) -> None:
+    async def work() -> None:
+        async with headwater.aio.connect(narrow.url) as bus:
+            sub = await bus.subscribe("home/#", id="s", start="earliest")
+            held = await sub.next(WAIT_S)
+            sub = await bus.subscribe("home/#", id="s", start="earliest")
+            gc.collect()
+            again = await sub.next(WAIT_S)
+            assert held is not None
+            assert again is not None
+            assert again.offset == held.offset
+            await again.ack()
+            await sub.close()
+
+    asyncio.run(work())
+
+
 def test_asynchronous_readers_that_were_forgotten_let_go_of_their_place_too(narrow: Served) -> None:
     async def work() -> None:
         async with headwater.aio.connect(narrow.url) as bus:

@@ -119,6 +119,8 @@ class FeedReader(Reader):
             self._after_close()
             return None
         found = self._feed.take(max)
+        if found:
+            self._feed.takers.add(id(self))
         return None if not found and self._feed.is_over else found
 
     def _after_close(self) -> None:
@@ -137,7 +139,7 @@ class FeedReader(Reader):
     async def _leave(self) -> None:
         if self._forgetting is not None:
             self._forgetting.detach()
-        await self._client.leave(self._feed)
+        await self._client.leave(self._feed, id(self))
 
 
 @documented(EmbeddedConsumer)
@@ -156,7 +158,7 @@ class Consumer(FeedReader, AnyConsumer):
         raise Closed(f'this consumer of "{self.id}" is closed; subscribe again to go on')
 
     def __del__(self) -> None:
-        if not self._closed and self._client.forget(self._feed, self._last):
+        if not self._closed and self._client.forget(self._feed, id(self), self._last):
             warn_of(self, f'a consumer of "{self.id}"')
 
     async def ack(self, messages: Sequence[Message], wait: bool = True) -> None:

@@ -12,6 +12,7 @@ import random
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -331,6 +332,8 @@ class Client:
         if shared is not None and shared is not feed:  # this session takes from it already: another reader of it
             self._forget(feed)
             shared.readers += 1
+            if shared.retire is not None:
+                shared.retire()
             return shared
         if number in self._feeds:
             feed.is_open = True
@@ -443,14 +446,37 @@ class Client:
         self._subscribes.pop(feed.number, None)
         self._again.discard(feed.number)
 
-    async def leave(self, feed: Feed) -> None:
-        """Take no more."""
+    async def leave(self, feed: Feed, taker: int = 0) -> None:
+        """Take no more. What this reader has taken goes to those who are left, if none of them has begun to take."""
+        is_for_others = self._is_for_others(feed, taker)
         feed.readers -= 1
-        if self._feeds.get(feed.number) is feed and not feed.readers:
+        feed.takers.discard(taker)
+        if self._feeds.get(feed.number) is not feed:
+            return
+        if not feed.readers:
             self._forget(feed)
             feed.fail(Closed(CLOSED_BY_USER))
             if feed.is_open and self.link.is_up:
                 await self._leave(feed.number)
+        elif is_for_others:
+            await self._give_back(feed)
+
+    @staticmethod
+    def _is_for_others(feed: Feed, taker: int) -> bool:
+        return feed.is_durable and feed.readers > 1 and feed.takers == {taker}
+
+    async def _give_back(self, feed: Feed) -> None:
+        """Have what was handed out come again, as the consumer that it was for has left: leave, and come back."""
+        feed.is_given_back = True
+        feed.renew()
+        epoch = feed.epoch
+        try:
+            if self.link.is_up:
+                await self._leave(feed.number)
+        finally:
+            feed.is_given_back = False
+        if self.link.is_up and feed.epoch == epoch:  # else it was given back with the connection
+            await self._subscribe_again(feed)
 
     def leave_with(self, reader: object, feed: Feed) -> weakref.finalize[..., object]:
         """Take no more when nobody has the reader of a feed any more, as after a `break` out of a loop over it.
@@ -462,15 +488,17 @@ class Client:
         forgetting.atexit = False
         return forgetting
 
-    def forget(self, feed: Feed, last: Sequence[Envelope]) -> bool:
+    def forget(self, feed: Feed, taker: int, last: Sequence[Envelope]) -> bool:
         """Nobody has a consumer of a feed any more: take no more for it. From any thread; False if it was over.
 
-        What it handed out last may still be acked as long as somebody holds that, but not for long.
+        What it handed out last may still be acked as long as somebody holds that and no other consumer comes, but not
+        for long.
         """
         if self._feeds.get(feed.number) is not feed or self.process != os.getpid():
             return False
         if feed.readers > 1 or not last:
-            _call_soon(self.loop, self._let_go, feed)
+            feed.is_given_back = feed.is_given_back or self._is_for_others(feed, taker)  # at once: nobody takes more
+            _call_soon(self.loop, self._let_go, feed, taker)
             return True
         held = {id(message.origin): message.origin for message in last}
         waited_for = set(held)
@@ -479,8 +507,10 @@ class Client:
             is_last = bool(waited_for)
             waited_for.discard(whose) if whose is not None else waited_for.clear()
             if is_last and not waited_for:
-                self._let_go(feed)
+                feed.retire = None
+                self._let_go(feed, taker)
 
+        feed.retire = partial(let_go, None)
         for number, origin in held.items():
             weakref.finalize(origin, _call_soon, self.loop, let_go, number).atexit = False
         _call_soon(self.loop, self.loop.call_later, FORGOTTEN_S, let_go, None)
@@ -494,9 +524,10 @@ class Client:
         task = self.loop.create_task(self.close())
         self._leaving = task  # or nobody would hold it
 
-    def _let_go(self, feed: Feed) -> None:
+    def _let_go(self, feed: Feed, taker: int = 0) -> None:
         if self._feeds.get(feed.number) is feed:
-            self._spawn(self.leave(feed))
+            feed.is_given_back = feed.is_given_back or self._is_for_others(feed, taker)
+            self._spawn(self.leave(feed, taker))
 
     async def _leave(self, number: int) -> None:
         try:

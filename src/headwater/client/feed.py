@@ -141,6 +141,12 @@ class Feed:
         """Whether the server has confirmed it."""
         self.readers = 1
         """Consumers that take from it."""
+        self.takers: set[int] = set()
+        """Those of them that have taken something."""
+        self.is_given_back = False
+        """Whether what the server has sent is being given back to it: until that is through, nothing is taken."""
+        self.retire: Callable[[], None] | None = None
+        """Have the only reader, which nobody holds any more, leave now rather than once its messages are let go of."""
         self.dropped = 0
         """Messages of a live one that the server dropped because this reader was too slow."""
         self.epoch = 0
@@ -183,7 +189,7 @@ class Feed:
         offsets = None if deltas is None else [deliver.first_offset + delta for delta in deltas]
         held = Held(self, self._verbs, deliver.lease, self.epoch, offsets)
         with self._lock:
-            if self.error is None:
+            if self.error is None and not self.is_given_back:
                 self._chunks.append(Chunk(deliver, held, deliver.count, len(deliver.body)))
         self.wake()
 
@@ -217,7 +223,7 @@ class Feed:
             self._chunks.remove(chunk)
 
     def renew(self) -> None:
-        """The connection is lost: leases are void, and the next one begins with a whole window."""
+        """The connection is lost, or all was given back: leases are void, and what comes begins with a whole window."""
         with self._lock:
             self.epoch += 1
             self._taken.clear()
@@ -289,6 +295,8 @@ class Feed:
                 if found:
                     return None
                 raise renewed(self.error)
+            if self.is_given_back:
+                return None
             head = self._chunks[0] if self._chunks else None
             if isinstance(head, Gap):
                 if found:
@@ -366,7 +374,7 @@ class Feed:
 
     def _is_any(self) -> bool:
         """Whether there is something to take, or to raise."""
-        return bool(self._chunks) or self.error is not None or self._is_over
+        return (bool(self._chunks) and not self.is_given_back) or self.error is not None or self._is_over
 
     def _left_us(self, until_us: int) -> int:
         return until_us - self._clock.monotonic_us()
@@ -443,10 +451,10 @@ class Feed:
         return held.lease
 
     def recalled(self, offset: int) -> Recalled:
-        """What an ack of a message gets that was handed out on a connection that is gone."""
+        """What an ack of a message gets that was handed out on a connection, or by a consumer, that is gone."""
         return Recalled(
-            f'message {offset} of subscription "{self.id}" was handed out on a connection that was lost; it comes '
-            "again, unless its ack had arrived"
+            f'message {offset} of subscription "{self.id}" was handed out on a connection that was lost, or by a '
+            "consumer that is closed; it comes again, unless its ack had arrived"
         )
 
 

@@ -135,7 +135,7 @@ class FeedReader(Reader):
         self._feed.wake()
         if not self._bus._closed:
             try:
-                self._bus._wait(self._bus._client.leave(self._feed))
+                self._bus._wait(self._bus._client.leave(self._feed, id(self)))
             except HeadwaterError as error:
                 if error.code != Closed.code:
                     raise
@@ -154,11 +154,13 @@ class Consumer(FeedReader):
         self._closed_text = f'this consumer of "{feed.id}" is closed; subscribe again to go on'
 
     def __del__(self) -> None:
-        if not self._closed and self._bus._client.forget(self._feed, self._last):
+        if not self._closed and self._bus._client.forget(self._feed, id(self), self._last):
             warn_of(self, f'a consumer of "{self.id}"')
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         found = self._last = super().batch(max, timeout_s)
+        if found:
+            self._feed.takers.add(id(self))
         return found
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
