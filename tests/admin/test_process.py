@@ -72,6 +72,33 @@ def test_it_is_started_again_when_it_is_killed_and_ends_when_the_server_is(data:
         wait_until_gone(second)
 
 
+def test_who_asks_without_tls_where_it_is_spoken_is_told_and_the_reverse(data: Path, tmp_path: Path):
+    certificate, key = Authority(tmp_path, "us").issue("server", "broker", others=LOCAL)
+    with serving(data, "--tls-certificate", certificate, "--tls-key", key) as served:
+        url = served.read_http().replace("https:", "http:")
+        answer = httpx.get(f"{url}/v1/topics", timeout=TIMEOUT_S)
+        assert (answer.status_code, answer.json()["detail"]) == (
+            400,
+            "this port speaks TLS: begin the address with https://",
+        )
+        with pytest.raises(headwater.Disconnected, match="it speaks HTTP"):
+            headwater.connect(url.replace("http:", "headwater:"))
+        assert " no-tls " in served.wait_for(" no-tls ")
+
+
+def test_who_speaks_no_http_is_told_at_once(data: Path):
+    with serving(data) as served:
+        url = served.read_http()
+        with pytest.raises(headwater.Disconnected, match="it speaks HTTP"):
+            headwater.connect(url.replace("http:", "headwater:"))
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(url.replace("http:", "https:"), timeout=TIMEOUT_S)
+        host, port = url.partition("://")[2].split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as peer:
+            peer.sendall(b"\x16\x03\x01\x02\x00")
+            assert b"begin the address with http://" in peer.makefile("rb").read()
+
+
 def test_it_speaks_tls_where_the_server_does_and_ends_with_it_whoever_follows(data: Path, tmp_path: Path):
     authority = Authority(tmp_path, "us")
     certificate, key = authority.issue("server", "localhost", others=LOCAL)

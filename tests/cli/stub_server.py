@@ -29,7 +29,7 @@ class Server:
 
     def extension(self, _: Any) -> Any:
         """Nothing speaks a protocol here."""
-        return types.SimpleNamespace(inner_connection=None)
+        return types.SimpleNamespace(inner_connection=None, sidecar_connection=None)
 
     async def open_door(self, _: Any, path: str) -> asyncio.Server:
         return await asyncio.start_unix_server(self._greet, path)

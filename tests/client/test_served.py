@@ -381,15 +381,31 @@ def test_tls_with_a_certificate_that_is_checked(tmp_path: Path) -> None:
             headwater.connect(url)
         with headwater.connect(f"{url}?verify=no") as bus:
             assert bus.ends() == {"a": 1000}
-        with pytest.raises(Malformed, match="cannot be used"):
+        with pytest.raises(Malformed, match=r"cannot be used \(ca=.*nothing.pem\): No such file or directory$"):
             headwater.connect(f"{url}?ca={tmp_path}/nothing.pem")
-        with pytest.raises(headwater.Disconnected, match="begins with headwaters://"):
+        with pytest.raises(Malformed, match="begin the address with headwaters://"):
             headwater.connect(f"headwater://localhost:{served.port}")
 
 
 def test_a_client_with_tls_on_a_plain_port_is_told_so(served: Served) -> None:
     with pytest.raises(headwater.Disconnected, match="begins with headwater://"):
         headwater.connect(f"headwaters://127.0.0.1:{served.port}")
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"this is HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"begin the address with headwater://"),
+        (b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04trial", b"this is MQTT"),
+    ],
+)
+def test_who_speaks_another_protocol_at_the_port_for_clients_is_told_which(
+    served: Served, first: bytes, says: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), 10.0) as peer:
+        peer.sendall(first)
+        assert says in peer.makefile("rb").read()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from headwater.admin.http_protocol import HEAD_S, network_of_protocol
+from headwater.admin.http_protocol import HEAD_S, SPEAKS_TLS, network_of_protocol
 from headwater.clock import SystemClock
 from headwater.cluster.preamble import Preambles
 from headwater.server.accepting import Door
@@ -82,7 +82,9 @@ class HttpServer(uvicorn.Server):
         self._listening.setblocking(False)
         outside = self._outside
         introductions = Preambles(outside.secret, "http", outside.node, SystemClock()) if outside.secret else None
-        self._door = Door(Arrivals(self, outside), self._protocol, [self._listening], self.config.ssl, introductions)
+        self._door = Door(
+            Arrivals(self, outside), self._protocol, [self._listening], self.config.ssl, introductions, SPEAKS_TLS
+        )
 
     def _protocol(self) -> asyncio.Protocol:
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class

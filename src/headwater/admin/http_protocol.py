@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headwater.admin.api.problem import MEDIA_TYPE, answer
-from headwater.server.accepting import Peer
+from headwater.server.accepting import TLS_HANDSHAKE, Peer
 from headwater.server.network import network_of
 from headwater.serving.outside import Outside
 
@@ -24,13 +25,22 @@ HEAD_S = 10.0
 
 
 def _refusal(setting: str) -> bytes:
-    full = answer(503, f"as many are connected as may be ({setting}); come back in a moment")
-    head = f"HTTP/1.1 503 \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(full.body)}\r\n"
-    return head.encode() + b"Retry-After: 1\r\nConnection: close\r\n\r\n" + bytes(full.body)
+    return _last(503, f"as many are connected as may be ({setting}); come back in a moment", "Retry-After: 1\r\n")
+
+
+def _last(status: int, detail: str, headers: str = "") -> bytes:
+    """An answer after which the connection is closed."""
+    body = bytes(answer(status, detail).body)
+    phrase = HTTPStatus(status).phrase
+    head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n{headers}"
+    return head.encode() + b"Connection: close\r\n\r\n" + body
 
 
 REFUSAL = _refusal("http_connections_max")
 SHARE_REFUSAL = _refusal("http_connections_per_address_max")
+SPEAKS_TLS = _last(400, "this port speaks TLS: begin the address with https://")
+NO_HTTP = _last(400, "this port speaks HTTP, and what came is none; clients connect at port 7411 if no other was said")
+SPEAKS_NO_TLS = _last(400, "this port speaks no TLS: begin the address with http://")
 
 
 class HttpProtocol(H11Protocol):
@@ -44,6 +54,7 @@ class HttpProtocol(H11Protocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head: asyncio.TimerHandle | None = None
+        self._has_begun = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -70,6 +81,12 @@ class HttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some of a request, or more than one."""
+        if not self._has_begun:
+            self._has_begun = True
+            if not data[:3].isalpha():  # no method begins so; who speaks something else may be waiting for an answer
+                self._forget_head()
+                self._refuse(SPEAKS_NO_TLS if data.startswith(TLS_HANDSHAKE) else NO_HTTP)
+                return
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             self._wait_for_head()

@@ -144,8 +144,11 @@ class Connection(asyncio.BufferedProtocol):
         """The other side ended it, or there is no way to it any more."""
         said = f": {exc}" if exc is not None else ""
         if not self._has_heard and not self.address.tls and not self.address.is_unix:
-            said += "; nothing was heard from it: if it speaks TLS, its address begins with headwaters://"
-        self.fail(Disconnected(f"the connection to {self.address} was lost{said}; it comes back by itself"))
+            said += (
+                " before the server said anything: is this its port for clients (7411 if no other was said)? If it "
+                "speaks TLS, its address begins with headwaters://"
+            )
+        self.fail(Disconnected(f"the connection to {self.address} was lost{said}; it is made again by itself"))
 
     def pause_writing(self) -> None:
         self.is_writable = False
@@ -406,8 +409,13 @@ def tls_context(address: Address) -> ssl.SSLContext:
             context.load_cert_chain(address.cert, address.key or None)
     except (OSError, ssl.SSLError) as error:
         named = ", ".join(f"{name}={path}" for name, path in (("ca", address.ca), ("cert", address.cert)) if path)
-        raise Malformed(f"the PEM files of the server's address cannot be used ({named}): {error}") from None
+        raise Malformed(f"the PEM files of the server's address cannot be used ({named}): {_reason(error)}") from None
     return context
+
+
+def _reason(error: OSError) -> str:
+    """Why a file cannot be used, without its number."""
+    return error.strerror or str(error) if not isinstance(error, ssl.SSLError) else str(error.reason or error)
 
 
 async def _expect(connection: Connection, kind: Kind, type: Any) -> Any:

@@ -32,6 +32,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Malformed, NotAllowed, QuotaExceeded
 from headwater.server.accepting import Peer
+from headwater.server.peek import peek
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 HEAD = struct.Struct("!12sBBH")
@@ -89,11 +90,11 @@ class Preambles:
         """
         if not await _begins_with(loop, made, SIGNATURE):
             return None
-        length = HEAD.unpack(await _peek(loop, made, HEAD.size))[3]
+        length = HEAD.unpack(await peek(loop, made, HEAD.size))[3]
         size = HEAD.size + length
         if size > HEAD.size + PLACES[TCP6].size + TLV.size:
             raise Malformed("a preamble is longer than those of nodes; no other proxy may state whom it speaks for")
-        await _peek(loop, made, size)
+        await peek(loop, made, size)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         return self.believe(made.recv(size))
 
@@ -151,42 +152,10 @@ async def _begins_with(loop: asyncio.AbstractEventLoop, made: socket.socket, pre
     """Whether what comes begins so; as soon as that is known, without taking anything."""
     seen = 1
     while True:
-        found = await _peek(loop, made, seen, len(prefix))
+        found = await peek(loop, made, seen, len(prefix))
         if not prefix.startswith(found):
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             return False
         if found == prefix:
             return True
         seen = len(found) + 1
-
-
-async def _peek(loop: asyncio.AbstractEventLoop, made: socket.socket, size: int, more: int = 0) -> bytes:
-    """What has come, at least so many bytes of it, which stays where it is; ConnectionError if the end came first."""
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
-    while True:
-        try:
-            found = made.recv(max(size, more), socket.MSG_PEEK)
-        except BlockingIOError:
-            found = b""
-        else:
-            if not found:
-                raise ConnectionResetError("it went before it said anything")
-        if len(found) >= size:
-            return found
-        await _readable(loop, made)
-        if found and made.recv(size, socket.MSG_PEEK) == found:
-            raise ConnectionResetError("it went before it had said all")
-
-
-async def _readable(loop: asyncio.AbstractEventLoop, made: socket.socket) -> None:
-    come = loop.create_future()
-
-    def tell() -> None:
-        if not come.done():
-            come.set_result(None)
-
-    loop.add_reader(made, tell)
-    try:
-        await come
-    finally:
-        loop.remove_reader(made)

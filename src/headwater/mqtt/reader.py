@@ -23,6 +23,8 @@ KINDS: Final = {int(kind): kind for kind in Kind}
 PING_FIRST: Final = Kind.PINGREQ << 4
 PINGS: Final = re.compile(rb"(?:\xc0\x00)+")
 PINGREQ: Final = Pingreq()
+OTHER_PROTOCOLS: Final = {0x16: " (it looks like TLS, and this port speaks none)", ord("G"): " (it looks like HTTP)"}
+"""What the first byte of others looks like."""
 
 
 class PacketReader:
@@ -142,7 +144,10 @@ class PacketReader:
         if kind is None or (kind == Kind.AUTH and self.version == V4):
             raise MqttError(f"there is no packet of kind {first >> 4}")
         if kind != Kind.PUBLISH and first & 0x0F != FLAGS[kind]:
-            raise MqttError(f"the flags of a {kind.name} are {first & 0x0F}; they are reserved, and {FLAGS[kind]}")
+            other = "" if self.version else OTHER_PROTOCOLS.get(first, "")
+            raise MqttError(
+                f"the flags of a {kind.name} are {first & 0x0F}; they are reserved, and {FLAGS[kind]}{other}"
+            )
         if not self.version and kind != Kind.CONNECT:
             raise violation(f"the first packet is a {kind.name}; it has to be a CONNECT")
         if self.version and kind == Kind.CONNECT and self.is_server:

@@ -24,8 +24,19 @@ if TYPE_CHECKING:
     from headwater.server.entry import Served
 
 PING = pack(Kind.PING)
+GREETING = handshake.Phase.GREETING
 REGISTERED = handshake.Phase.REGISTERED
 EARLY = "a login or a registration was not answered yet; nothing may be sent before it is"
+
+SPEAKS_HTTP = "this is HTTP, and this port is for clients of Headwater; the API is at 7480 if no other was said"
+OTHER_PROTOCOLS = {
+    b"\x16\x03": "this is TLS, and this port speaks none: begin the address with headwater://",
+    b"GET ": SPEAKS_HTTP,
+    b"POST": SPEAKS_HTTP,
+}
+"""What others begin with, and what they are told, or the server's log."""
+MQTT_CONNECT = b"\x10"
+SPEAKS_MQTT = "this is MQTT, and this port is for clients of Headwater; MQTT is at 1883 if no other was said"
 
 
 class NativeConnection(Connection):
@@ -49,7 +60,12 @@ class NativeConnection(Connection):
     def take(self, data: memoryview) -> None:
         reader, session = self._reader, self.session
         had_begun = reader.partial is not None
-        frames = reader.feed(data)
+        try:
+            frames = reader.feed(data)
+        except HeadwaterError:
+            if self.state is GREETING and (advice := _other_protocol(data)):
+                raise Malformed(advice) from None
+            raise
         waiting = reader.waiting_bytes
         if had_begun or waiting:
             self.note_begun(waiting, is_another=not had_begun or len(frames) > 0)
@@ -130,3 +146,11 @@ class NativeConnection(Connection):
         address = elsewhere.native if elsewhere is not None else ""
         self.write(pack(Kind.GOODBYE, 0, encode(Goodbye(problem=problem, reconnect=reconnect, address=address))))
         self.close()
+
+
+def _other_protocol(data: memoryview) -> str:
+    """What to say to a client that speaks something else, as its first bytes tell; nothing if they do not."""
+    first = bytes(data[:16])
+    if first.startswith(MQTT_CONNECT) and b"MQTT" in first:
+        return SPEAKS_MQTT
+    return next((advice for begins, advice in OTHER_PROTOCOLS.items() if first.startswith(begins)), "")

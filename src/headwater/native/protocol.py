@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.errors import Malformed
 from headwater.native.connection import NativeConnection
 from headwater.native.greeting import Greeter
 from headwater.native.session import NativeSession
 from headwater.server.extension import Extension
 from headwater.store import unix_socket
+from headwater.wire.requests import pack_error
 
 if TYPE_CHECKING:
     from headwater.server.server import Server
     from headwater.server.session_row import SessionRow
+
+SPEAKS_TLS = Malformed("this port speaks TLS: begin the address with headwaters://")
 
 
 class NativeProtocol(Extension):
@@ -41,7 +45,9 @@ class NativeProtocol(Extension):
 
     async def start(self) -> None:
         server, serving = self.server, self.server.serving
-        server.port = await server.listen("native", self.connection, serving.host, serving.port, server.tls_context)
+        server.port = await server.listen(
+            "native", self.connection, serving.host, serving.port, server.tls_context, pack_error(0, SPEAKS_TLS)
+        )
         host = f"[{serving.host}]" if ":" in serving.host else serving.host
         server.url = f"{'headwater' if server.tls_context is None else 'headwaters'}://{host}:{server.port}"
         if serving.unix_path:

@@ -3,7 +3,8 @@
 A connection takes a descriptor from the moment it is accepted, and files need descriptors too. So the server looks
 before it accepts: what waits in the system's backlog costs it nothing. Promises: no more descriptors are taken than
 `connections_max` and a few to be told that there are too many; TLS that is not through counts like a connection; a
-crowd that comes at once is let in over several turns of the loop, between which everybody else is served.
+crowd that comes at once is let in over several turns of the loop, between which everybody else is served; whoever
+speaks no TLS where it is spoken is told so.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Protocol
 from headwater.errors import HeadwaterError
 from headwater.server.log import Log
 from headwater.server.network import network_of
+from headwater.server.peek import peek
 from headwater.store.unix_socket import within_reach
 
 BACKLOG = 4096
@@ -30,6 +32,11 @@ ACCEPTED_AT_ONCE_MAX = 8
 STARVED_S = 0.1
 """How long nobody is accepted once the system has no more descriptors, or no memory, for one more."""
 STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+TLS_HANDSHAKE = b"\x16"
+"""What the first record of every client with TLS begins with."""
+NO_TLS = "this port speaks TLS: addresses begin with headwaters://, mqtts:// or https://"
+PLAIN_BYTES_MAX = 64 * 1024
+"""As much is read of a client without TLS before it is told: what is left unread would take the answer with it."""
 
 log = Log("headwater.server.accepting")
 
@@ -84,13 +91,16 @@ class Door:
         sockets: list[socket.socket],
         context: ssl.SSLContext | None = None,
         introductions: Introductions | None = None,
+        to_plain: bytes = b"",
     ) -> None:
+        """`to_plain` is said to a client that speaks no TLS, where there is a `context`, before it is closed."""
         self._keeper = keeper
         self._loop = keeper.loop
         self._make = make
         self._sockets = sockets
         self._context = context
         self._introductions = introductions
+        self._to_plain = to_plain
         self._coming: dict[asyncio.Task[None], list[socket.socket]] = {}
         """Those on the way in, and the socket of each whose task has not begun."""
         self._is_open = False
@@ -169,6 +179,8 @@ class Door:
                 return
             if stated is not None:
                 make = partial(introduced, self._make, stated)
+        if self._context is not None and not await self._speaks_tls(unclaimed[0]):
+            return
         made = unclaimed.pop()
         with suppress(OSError):  # it went, or spoke no TLS, or not in time
             await self._loop.connect_accepted_socket(
@@ -177,6 +189,22 @@ class Door:
                 ssl=self._context,
                 ssl_handshake_timeout=None if self._context is None else self._keeper.handshake_s,
             )
+
+    async def _speaks_tls(self, made: socket.socket) -> bool:
+        """Whether a client begins with TLS; one that begins with something else is told, one that went is not."""
+        try:
+            async with asyncio.timeout(self._keeper.handshake_s):
+                first = await peek(self._loop, made, 1)
+        except OSError:
+            return False
+        if first == TLS_HANDSHAKE:
+            return True
+        log.at_will(logging.INFO, "no-tls", address=_from(made), advice=NO_TLS)
+        with suppress(OSError):
+            made.recv(PLAIN_BYTES_MAX)
+            made.send(self._to_plain)
+            made.shutdown(socket.SHUT_WR)
+        return False
 
     def close(self) -> None:
         """Listen no more; those who are not through yet are let go."""
@@ -212,6 +240,7 @@ async def listen(
     port: int,
     context: ssl.SSLContext | None,
     introductions: Introductions | None = None,
+    to_plain: bytes = b"",
 ) -> Door:
     """Listen on every address of a host; OSError if that cannot be."""
     found = await keeper.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -231,7 +260,7 @@ async def listen(
             made.bind(place)
         if not sockets:
             raise unknown or OSError(errno.EADDRNOTAVAIL, "it has no address")
-        return _open(keeper, make, sockets, context, introductions)
+        return _open(keeper, make, sockets, context, introductions, to_plain)
     except OSError:
         for one in sockets:
             one.close()
@@ -256,8 +285,9 @@ def _open(
     sockets: list[socket.socket],
     context: ssl.SSLContext | None,
     introductions: Introductions | None = None,
+    to_plain: bytes = b"",
 ) -> Door:
     for one in sockets:
         one.setblocking(False)
         one.listen(BACKLOG)
-    return Door(keeper, make, sockets, context, introductions)
+    return Door(keeper, make, sockets, context, introductions, to_plain)

@@ -155,11 +155,19 @@ class Server:
         return self._tls.context if self._tls is not None else None
 
     async def listen(
-        self, name: str, make: Callable[[], Connection], host: str, port: int, context: ssl.SSLContext | None = None
+        self,
+        name: str,
+        make: Callable[[], Connection],
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None = None,
+        to_plain: bytes = b"",
     ) -> int:
-        """Take clients in at a door of this name, until the server drains; answers the port."""
+        """Take clients in at a door of this name, until the server drains; answers the port.
+
+        Where there is a `context`, `to_plain` is said to a client that speaks no TLS."""
         introductions = self.cluster.introductions(name) if self.cluster is not None else None
-        door = await accepting.listen(self.listener, make, host, port, context, introductions)
+        door = await accepting.listen(self.listener, make, host, port, context, introductions, to_plain)
         self._doors.append(door)
         return door.port
 
