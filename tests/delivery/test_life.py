@@ -166,7 +166,7 @@ def test_nothing_is_told_where_nobody_asked(bus: Any) -> None:
     bus.publish("a", b"1")
     sub.ack(sub.batch(1, WAIT_S))
     assert told(bus) == []
-    assert bus.core.dispatcher.served("s")._machine._ledger.on_step is None
+    assert bus.core.dispatcher.served("s")._machine.ledger.on_step is None
 
 
 def test_the_setting_is_for_all_and_a_subscription_may_say_otherwise() -> None:

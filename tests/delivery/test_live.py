@@ -48,7 +48,8 @@ class Feed:
         expiry: int = 0,
         headers: Headers = (),
     ) -> None:
-        self.live.deliver(Selection("home", self.batch(count, payload, expiry, headers), places))
+        batch = self.batch(count, payload, expiry, headers)
+        self.live.deliver(Selection("home", batch, count if places is None else len(places), places))
 
     def batch(self, count: int, payload: bytes = b"x", expiry: int = 0, headers: Headers = ()) -> Batch:
         body = encode_body(

@@ -15,12 +15,13 @@ OFFSETS = [1, 2, 3]
 
 def of_batch(places: list[int] | None = None) -> Selection:
     body = encode_body(["home/a"] * 3, PAYLOADS, 5)
-    return Selection("home", Batch(Header("home", 1, 3, 5, 0, None, 0, 0, 64, len(body), checksum(body)), body), places)
+    batch = Batch(Header("home", 1, 3, 5, 0, None, 0, 0, 64, len(body), checksum(body)), body)
+    return Selection("home", batch, 3 if places is None else len(places), places)
 
 
 def of_messages() -> Selection:
     messages = [Message("home/a", offset, payload, 5) for offset, payload in zip(OFFSETS, PAYLOADS, strict=True)]
-    return Selection("home", None, None, messages)
+    return Selection("home", None, len(messages), None, messages)
 
 
 @pytest.mark.parametrize("selection", [of_batch(), of_batch([0, 1, 2]), of_messages()])
@@ -41,18 +42,10 @@ def test_as_many_single_messages_fit_as_their_payloads_allow_and_one_always_does
     assert [of_messages().fitting(size) for size in (0, 2, 4, 5, 6, 100)] == [1, 1, 1, 2, 3, 3]
 
 
-def test_a_share_of_a_batch_weighs_its_share() -> None:
-    whole = of_batch()
-    assert whole.batch is not None
-    assert whole.bytes == len(whole.batch.data)
-    assert of_batch([1]).bytes == len(whole.batch.data) // 3
-    assert of_messages().bytes == 6
-
-
 def test_a_single_message_on_its_way_to_disk_is_encoded_when_somebody_needs_its_bytes() -> None:
     early = Batch.of_one("home", 7, "home/a", b"x", 5)
     assert (early.count, early.first_offset, early.last_offset, early.is_early) == (1, 7, 7, True)
     assert early.data == encode_body(("home/a",), (b"x",), 5)
     assert early.crc == checksum(early.data)
     assert (early.header.first_offset, early.header.flags, early.header.time_us) == (7, QUIET, 5)
-    assert [message.payload for message in Selection("home", early).taken()] == [b"x"]
+    assert [message.payload for message in Selection("home", early, 1).taken()] == [b"x"]

@@ -586,8 +586,9 @@ def test_acked_rows_are_not_wanted_again_and_go_when_the_floor_passes() -> None:
     sub = Subscription(Options(id="s", filter="#"), Config())
     sub.load_lane(HOME, 2, [4, 6], {}, NOW)
     sub.attach("a")
-    assert (sub.position(1), sub.wanted(1, [3, 4, 5, 6, 7])) == (3, [3, 5, 7])
-    lease = sub.hand_out("a", 1, [3, 5, 7], 8, NOW)
+    assert sub.position(1) == 3
+    lease = sub.hand_out("a", 1, [3, 4, 5, 6, 7], 8, NOW)
+    assert lease.offsets == [3, 5, 7]
     assert sub.ack(lease, [3]) == Changes(floors={1: 4}, unacked=[(1, 4)])
     assert sub.ack(lease, [5, 7]) == Changes(floors={1: 7}, unacked=[(1, 6)])
 
@@ -614,18 +615,13 @@ def test_what_was_handed_out_behind_a_message_that_is_put_back_comes_after_it_ag
     assert sub.in_flight == 1
 
 
-def test_wanted_gives_the_same_list_when_nothing_is_known() -> None:
-    offsets = [1, 2, 3]
-    assert opened().wanted(1, offsets) is offsets
-
-
 def test_a_stored_failure_waits_on_the_monotonic_clock_within_the_longest_delay() -> None:
     for retry_at_s, waits_s in ((10, 10), (-5, 0), (99_999, 300)):
         sub = Subscription(Options(id="s", filter="#", order="none"), Config())
         sub.load_lane(HOME, 0, [], {1: Failure(1, WALL_US + retry_at_s * SECOND_US)}, NOW)
         sub.attach("a")
         assert (sub.retrying, state_of(sub, 1)) == (1, MessageState.RETRY)
-        sub.hand_out("a", 1, sub.wanted(1, [1]), 2, NOW)
+        sub.hand_out("a", 1, [1], 2, NOW)
         assert (again(sub, now=later(waits_s - 0.001)), again(sub, now=later(waits_s))) == ([], [1])
 
 
@@ -634,7 +630,7 @@ def test_strict_after_a_crash_what_stood_before_a_failed_message_goes_before_it(
     sub.load_lane(HOME, 0, [], {2: Failure(1, WALL_US)}, NOW)
     sub.attach("a")
     assert (again(sub), sub.room("a")) == ([], 64)
-    lease = sub.hand_out("a", 1, sub.wanted(1, [1, 2, 3]), 4, NOW)
+    lease = sub.hand_out("a", 1, [1, 2, 3], 4, NOW)
     assert (lease.offsets, sub.room("a")) == ([1], 0)
     assert again(sub) == [2]
     sub.ack(sub.hand_out_again("a", HOME, [2], NOW), [2])
@@ -702,7 +698,7 @@ def test_handing_out_a_hundred_and_acking_them_takes_well_under_a_millisecond() 
     for first in range(1, 20_000, 100):
         offsets = list(range(first, first + 100))
         began = time.perf_counter()
-        lease = sub.hand_out("a", 1, sub.wanted(1, offsets), first + 100, NOW)
+        lease = sub.hand_out("a", 1, offsets, first + 100, NOW)
         sub.ack(lease, list(lease.offsets))
         best = min(best, time.perf_counter() - began)
     # About 11 µs on the machine this was written on; the goal is 40. The rest is for slow and busy ones.

@@ -15,6 +15,8 @@ from enum import Enum
 from itertools import repeat
 from typing import Final, Literal
 
+import msgspec
+
 from headwater.config import Config
 from headwater.log.purges import Purges
 from headwater.log.root import Root
@@ -49,24 +51,16 @@ UNREAD: Final = Unread.UNREAD
 Next = tuple[Batch, Sequence[int]] | Hole | None
 
 
-class Budget:
-    """What looks may cost together: they go through so many batches, with so many bytes."""
+class Budget(msgspec.Struct, eq=False):
+    """What looks may cost together: they go through so many batches, with so many bytes as are stored of them."""
 
-    __slots__ = ("batches", "bytes")
-
-    def __init__(self, batches: int = LOOK_BATCHES, size: int = LOOK_BYTES) -> None:
-        self.batches = batches
-        self.bytes = size
+    batches: int = LOOK_BATCHES
+    bytes: int = LOOK_BYTES
 
     @property
     def is_spent(self) -> bool:
         """Whether there is nothing left of it."""
         return self.batches <= 0 or self.bytes <= 0
-
-    def spend(self, batch: Batch) -> None:
-        """A batch was looked at."""
-        self.batches -= 1
-        self.bytes -= len(batch.data)
 
 
 class Matcher:
@@ -82,9 +76,11 @@ class Matcher:
     def select(self, body: Body) -> Sequence[int] | None:
         """The places of the messages that it wants; None for all of them."""
         names = body.names
+        chosen: Sequence[int]
         if len(names) < DICTIONARY_TOPICS_MIN:
-            return body.select(self.wanted)
-        chosen = dictionary_of(names).find(self.filter, self.wanted)
+            chosen = [number for number, name in enumerate(names) if self.wanted(name)]
+        else:
+            chosen = dictionary_of(names).find(self.filter, self.wanted)
         return None if len(chosen) == len(names) else body.places_of(chosen)
 
 
@@ -117,14 +113,16 @@ class Cursor:
 
     def look(self, now_us: int, upto: int | None, budget: Budget) -> Next | Literal[Unread.UNREAD]:
         """The same out of memory alone and within a budget."""
+        stream = self.root.stream
         while True:
+            if not self._read and self.position <= (stream.durable if upto is None else min(upto, stream.durable)):
+                held = stream.held(self.position, self._bytes_max)
+                if held is None:
+                    return UNREAD
+                self._read = list(held[::-1])
             found = self._step(now_us, upto, budget)
             if found is not UNREAD or self._read:
                 return found
-            held = self.root.stream.held(self.position, self._bytes_max)
-            if held is None:
-                return UNREAD
-            self._read = list(held[::-1])
 
     def read_on(self, now_us: int, upto: int | None, budget: Budget) -> None:
         """Have something at hand that is wanted, as far as the budget goes; reads the disk."""
@@ -160,7 +158,7 @@ class Cursor:
         while True:
             if self.position > (stream.durable if upto is None else min(upto, stream.durable)):
                 return None
-            if not self._read or (budget is not None and budget.is_spent):
+            if not self._read or (budget is not None and (budget.batches <= 0 or budget.bytes <= 0)):
                 return UNREAD
             found = self._read.pop()
             if isinstance(found, Hole):
@@ -169,7 +167,8 @@ class Cursor:
                     continue
                 return found
             if budget is not None:
-                budget.spend(found)
+                budget.batches -= 1
+                budget.bytes -= found.header.body_bytes
             try:
                 places = self._sift(found, self._matcher, self.position, self.root.purges, now_us)
             except BadBatch as error:

@@ -163,7 +163,7 @@ class Dispatcher:
                 subscriber = self._served[options.id] = self._load(row)
             subscriber.consumers.attach(consumer)
             if subscriber.consumers.count == 1:
-                self.listeners.add(options.filter, subscriber)
+                self.listeners.add(options.filter, subscriber.waiters)
             self._note_use(subscriber)
             return subscriber
 
@@ -329,7 +329,7 @@ class Dispatcher:
         with self._lock:
             subscriber.consumers.detach(consumer, vanished=vanished)
             if subscriber.consumers.count == 0:
-                self.listeners.remove(subscriber)
+                self.listeners.remove(subscriber.waiters)
                 if self._served.get(subscriber.options.id) is subscriber:
                     self._note_use(subscriber)
                     self._forget(subscriber.options.id)
@@ -370,7 +370,7 @@ class Dispatcher:
                         f'{subscriber.consumers.count} consumers take from subscription "{id}"; close them, or force it'
                     )
                 del self._served[id]
-                self.listeners.remove(subscriber)
+                self.listeners.remove(subscriber.waiters)
                 subscriber.end()
             self._commit.flush()
             changed = stored.every_row(self._state, row.number)

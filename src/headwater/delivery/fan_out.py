@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import ClassVar, Protocol
 
+import msgspec
+
 from headwater import threads
 from headwater.delivery.selection import Selection
 from headwater.store.batch import Batch
@@ -44,56 +46,56 @@ class Listener(Hashable, Protocol):
         """Messages that match are there; all of their batch, if it does not want places."""
 
 
-class Audience:
+class Audience(msgspec.Struct, eq=False):
     """Who is to hear of a batch: those who get all of it, and those who get the messages of some of its topics.
 
     Of a batch with many topics they are looked up some topics at a time; whoever changes who is subscribed to what has
     that done to its end before.
     """
 
-    __slots__ = ("_found", "_names", "is_known", "partly", "whole")
+    whole: Sequence[Listener] = ()
+    partly: Sequence[tuple[Listener, list[int]]] = ()
+    is_known: bool = True
+    _names: Sequence[str] = ()
+    """Those that they are yet to be found for,"""
+    _found: tuple[int, dict[Listener, list[int]]] | None = None
+    """and whom there is for how many of them."""
 
-    def __init__(self, whole: Sequence[Listener] = (), names: Sequence[str] = ()) -> None:
-        """All of these; or whoever is found for these names."""
-        self.whole = whole
-        self.partly: list[tuple[Listener, list[int]]] = []
-        self.is_known = not names
-        self._names = names
-        self._found: tuple[int, dict[Listener, list[int]]] = (0, {})
-
-    @property
-    def count(self) -> int:
-        """How many they are."""
-        return len(self.whole) + len(self.partly)
+    @staticmethod
+    def of(names: Sequence[str]) -> Audience:
+        """Whoever is found for these names."""
+        return Audience(is_known=False, _names=names)
 
     def look_up(self, match: Callable[[str], Sequence[Listener]], limit: int) -> None:
         """Find those of so many topics more."""
-        names, (at, hits) = self._names, self._found
+        names, (at, hits) = self._names, self._found or (0, {})
         for place in range(at, min(at + limit, len(names))):
             for listener in match(names[place]):
                 hits.setdefault(listener, []).append(place)
         self._found = (at + limit, hits)
         if at + limit >= len(names):
             whole: list[Listener] = []
+            partly: list[tuple[Listener, list[int]]] = []
             for listener, matched in hits.items():
                 if listener.wants_places and len(matched) < len(names):
-                    self.partly.append((listener, matched))
+                    partly.append((listener, matched))
                 else:
                     whole.append(listener)
-            self.whole, self._names, self._found = whole, (), (0, {})
+            self.whole, self.partly, self._names, self._found = whole, partly, (), None
             self.is_known = True
 
 
 def tell_all(batch: Batch, audience: Audience) -> None:
     """The one way out: those whose filters match are given their selection of a batch."""
-    whole, is_early = Selection(batch.root, batch), batch.is_early
+    whole, is_early = Selection(batch.root, batch, batch.count), batch.is_early
     is_for_some = is_early or batch.is_shown
     for listener in audience.whole:
         if not is_for_some or listener.takes_early is is_early:
             listener.deliver(whole)
     for listener, matched in audience.partly:
         if not is_for_some or listener.takes_early is is_early:
-            listener.deliver(Selection(batch.root, batch, batch.body.places_of(matched)))
+            places = batch.body.places_of(matched)
+            listener.deliver(Selection(batch.root, batch, len(places), places))
 
 
 class FanOut:
@@ -107,7 +109,7 @@ class FanOut:
         """Whether all have heard of it."""
         self._is_early = batch.is_early
         self._is_for_some = batch.is_early or batch.is_shown
-        self._whole = Selection(batch.root, batch)
+        self._whole = Selection(batch.root, batch, batch.count)
         self._at = 0
         """How many have heard of it."""
         self.audience = audience
@@ -119,14 +121,15 @@ class FanOut:
         whole, batch = self._whole, self._whole.batch
         assert batch is not None
         first, audience = self._at, self.audience
-        upto = self._at = min(first + limit, audience.count)
+        before = len(audience.whole)
+        upto = self._at = min(first + limit, before + len(audience.partly))
         for listener in audience.whole[first:upto]:
             if not self._is_for_some or listener.takes_early is self._is_early:
                 listener.deliver(whole)
-        before = len(audience.whole)
         for listener, matched in audience.partly[max(0, first - before) : max(0, upto - before)]:
             if not self._is_for_some or listener.takes_early is self._is_early:
-                listener.deliver(Selection(batch.root, batch, batch.body.places_of(matched)))
+                places = batch.body.places_of(matched)
+                listener.deliver(Selection(batch.root, batch, len(places), places))
         return upto - first
 
 
@@ -155,7 +158,7 @@ class FanOuts:
         be told at once, and the fan-out, if it is not over yet."""
         if self._ring is None and not audience.is_known:
             self._look_up(audience, ALL)
-        count = audience.count if audience.is_known else ALL
+        count = len(audience.whole) + len(audience.partly) if audience.is_known else ALL
         if batch.root not in self._by_root and ((count <= AT_ONCE_MAX and count <= left) or self._ring is None):
             tell_all(batch, audience)
             return left - count, None

@@ -124,7 +124,7 @@ class Listeners:
                 return Audience(self._trees.match(names[0]))
             known = self._matched.known.get(names)
             if known is None:
-                known = self._matched.keep(names, Audience(names=names))
+                known = self._matched.keep(names, Audience.of(names))
                 if len(names) <= NAMES_AT_ONCE:
                     known.look_up(self._trees.match, NAMES_AT_ONCE)
                 else:

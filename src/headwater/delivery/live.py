@@ -225,7 +225,8 @@ class Live(Reader):
             return selection
         expiries, now_us = batch.body.expiries, self._clock.now_us()
         there = range(batch.count) if selection.places is None else selection.places
-        return Selection(batch.root, batch, [place for place in there if not 0 < expiries[place] <= now_us])
+        places = [place for place in there if not 0 < expiries[place] <= now_us]
+        return Selection(batch.root, batch, len(places), places)
 
     def __iter__(self) -> Iterator[Message]:
         while True:

@@ -128,7 +128,7 @@ class Progress:
             self._supply.open()
             states = self._machine.states()
             known = {(lane[0], offset) for lane, offset, _, _ in states if not lane[1]}
-            lag = sum(self._supply.pending(stream, known) for stream in self._supply.streams)
+            lag = sum(self._supply.lag.pending(stream, known) for stream in self._supply.streams)
             lag += sum(state is not MessageState.ACKED for _, _, state, _ in states) + len(self._retained.rests)
             return lag, self._machine.in_flight, self._machine.retrying, self._books.dead.count
 
@@ -138,7 +138,7 @@ class Progress:
             left = NO_LIMIT
             while True:
                 with self._books.lock:
-                    unseen = self._supply.pending_roughly(stream, COUNTED_AT_ONCE)[1]
+                    unseen = self._supply.lag.pending_roughly(stream, COUNTED_AT_ONCE)[1]
                 if not 0 < unseen < left:
                     break
                 left = unseen
@@ -149,7 +149,7 @@ class Progress:
         with self._books.lock:
             self._supply.open()
             machine = self._machine
-            counted = [self._supply.pending_roughly(stream, messages_max) for stream in self._supply.streams]
+            counted = [self._supply.lag.pending_roughly(stream, messages_max) for stream in self._supply.streams]
             lag = sum(count for count, _ in counted) + machine.in_flight + machine.retrying + machine.held
             lag += len(self._retained.rests)  # there is one more at least
             unseen = sum(unseen for _, unseen in counted)

@@ -54,6 +54,9 @@ class Redelivery:
     ) -> tuple[bool, int, int]:
         """Hand out what is to go again, some at once; `in_turns`, others have theirs before the rest of it. Answers
         whether there may be more of it, how many more may be taken, and the bytes of these."""
+        ledger = self._machine.ledger
+        if not (ledger.held or ledger.retrying):
+            return False, limit, 0
         at_once = limit
         if in_turns:
             at_once = min(limit, KEPT_AT_ONCE if self._supply.kept else AGAIN_IN_TURN)
@@ -87,7 +90,8 @@ class Redelivery:
             there = self._supply.fetch(lane, run, now)
             for offsets in _ascending(run):
                 lease = self._machine.hand_out_again(consumer, lane, offsets, now)
-                self._timeouts.hold(lease)
+                if lease.deadline_us:
+                    self._timeouts.deadlines.add(lease)
                 if spent := [offset for offset in offsets if self._machine.is_spent(lane, offset) and offset in there]:
                     is_more = True  # behind what is given up there may be something that may go now
                     self._give_up(lease, spent, there, now)
@@ -98,7 +102,7 @@ class Redelivery:
                     if offset in there
                 ]
                 if messages:
-                    found.append(Selection(self._supply.name(lane[0]), None, None, messages, lease))
+                    found.append(Selection(self._supply.name(lane[0]), None, len(messages), None, messages, lease))
                     self._count(lease, messages)
                     limit -= len(messages)
                     size += sum(len(message.payload) for message in messages)

@@ -245,11 +245,12 @@ class Reading(Reader):
         name = min(self._next, key=lambda root: self._next[root][0])
         _, batch, places = self._next.pop(name)
         if isinstance(batch, Lot):
-            return Selection(name, None, None, batch.messages(self._origin))
+            messages = batch.messages(self._origin)
+            return Selection(name, None, len(messages), None, messages)
         if not self._follows:
             last = self._ends[name] - batch.first_offset
             places = places if batch.last_offset <= self._ends[name] else [p for p in places if p <= last]
-        return Selection(name, batch, None if len(places) == batch.count else places)
+        return Selection(name, batch, len(places), None if len(places) == batch.count else places)
 
     def look(self, budget: Budget | None = None) -> bool:
         """Have the next messages of every root at hand; False where `fetch` has to read them first, or where the

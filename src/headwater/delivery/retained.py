@@ -60,7 +60,7 @@ class RetainedReading:
         now_us = self._clock.now_us()
         if any(0 < expiry_of(one) <= now_us for one in found.messages):
             valid = [one for one in found.messages if not 0 < expiry_of(one) <= now_us]
-            return Selection(found.root, None, None, valid)
+            return Selection(found.root, None, len(valid), None, valid)
         return found
 
     def read_on(self, rows_max: int = RETAINED_ROWS) -> None:
@@ -79,7 +79,7 @@ class RetainedReading:
                 page = root.retained.page(self._filter, after, now_us, left, room)
                 messages = [retained_message(row, topic) for topic, row in page.found if row.offset <= upto]
                 if messages:
-                    selections.append(Selection(root.name, None, None, messages))
+                    selections.append(Selection(root.name, None, len(messages), None, messages))
                 left -= page.looked
                 room -= page.size
                 if page.last is not None:

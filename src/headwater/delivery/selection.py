@@ -25,6 +25,8 @@ class Selection(msgspec.Struct, eq=False):
 
     root: str
     batch: Batch | None
+    count: int
+    """How many messages it is."""
     places: Sequence[int] | None = None
     """Of the messages in the batch; None for all of them."""
     messages: Sequence[Message] = ()
@@ -33,24 +35,9 @@ class Selection(msgspec.Struct, eq=False):
     """Under which a consumer of a durable subscription was given them."""
 
     @property
-    def count(self) -> int:
-        """How many messages it is."""
-        if self.places is not None:
-            return len(self.places)
-        return self.batch.count if self.batch is not None else len(self.messages)
-
-    @property
     def lease_number(self) -> int:
         """What the client calls the lease; 0 if there is none."""
         return self.lease.number if self.lease is not None else 0
-
-    @property
-    def bytes(self) -> int:
-        """How much it is: of a batch, its share."""
-        batch = self.batch
-        if batch is None:
-            return sum(len(message.payload) for message in self.messages)
-        return len(batch.data) * self.count // batch.count
 
     def fitting(self, bytes_max: int) -> int:
         """How many messages, from the first on, have payloads of so many bytes together; at least one."""
@@ -67,7 +54,8 @@ class Selection(msgspec.Struct, eq=False):
         return self._with(there[:count]), self._with(there[count:])
 
     def _with(self, places: Sequence[int] | None, messages: Sequence[Message] = ()) -> Selection:
-        return Selection(self.root, self.batch, places, messages, self.lease)
+        count = len(messages if places is None else places)
+        return Selection(self.root, self.batch, count, places, messages, self.lease)
 
     def taken(self, origin: Any = None) -> Sequence[Message]:
         """The messages themselves, of this origin."""

@@ -131,7 +131,7 @@ class Settlement:
                 return []
             was_full = self._machine.in_flight >= self._machine.options.max_in_flight
             changes, handed = self._machine.spare(stream, offsets)
-            self._supply.recount(stream)
+            self._supply.lag.recount(stream)
             if changes:
                 books.commit.enqueue(books.rows_of(changes))
         books.commit.kick()

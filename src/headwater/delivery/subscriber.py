@@ -8,7 +8,6 @@ changes a subscription from outside. Consumers take in their own threads; nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import ClassVar
 
 import msgspec
 
@@ -20,6 +19,7 @@ from headwater.delivery.consumers import Consumers
 from headwater.delivery.cursor import Budget
 from headwater.delivery.dead_rows import DeadRows
 from headwater.delivery.dead_shares import DeadShares
+from headwater.delivery.deadlines import Deadlines
 from headwater.delivery.gaps import Gaps
 from headwater.delivery.hand_outs import HandOuts
 from headwater.delivery.lane import Lease, Moment
@@ -29,7 +29,6 @@ from headwater.delivery.loading import load
 from headwater.delivery.progress import Progress
 from headwater.delivery.redelivery import Redelivery
 from headwater.delivery.retained_backlog import RetainedBacklog
-from headwater.delivery.rotation import Rotation
 from headwater.delivery.rows import RetainedRest, RowCommit, SubscriptionRow, Waiting
 from headwater.delivery.selection import NO_LIMIT, Selection
 from headwater.delivery.settlement import Held, Settlement
@@ -51,9 +50,6 @@ from headwater.store.state import Rows, State
 
 class Subscriber:
     """One durable subscription, being served."""
-
-    wants_places: ClassVar[bool] = False
-    takes_early: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -85,7 +81,8 @@ class Subscriber:
         machine = self._machine = Subscription(row.options, config, last_number=clock.now_us())
         machine.paused = row.paused
         gaps = self._gaps = Gaps(row.options, on_event)
-        supply = self.supply = Supply(row, machine, roots, state, config, clock, gaps)
+        deadlines = Deadlines(machine.is_open, row.options.max_in_flight)
+        supply = self.supply = Supply(row, machine, roots, state, config, clock, gaps, deadlines)
         hand_outs = HandOuts(notes, row.number, machine.held_under)
         dead = DeadRows(row, state, commit, config, roots.counts, shares, letterbox, on_event)
         books = self.books = Books(row.number, machine, commit, clock, hand_outs, dead)
@@ -98,13 +95,12 @@ class Subscriber:
         self._life = None if is_read_only else lives.of(row, supply.name, machine.failures)
         if self._life is not None:
             machine.watch(self._life.note)
-        self.timeouts = Timeouts(books, supply, timers, on_retry)
+        self.timeouts = Timeouts(books, supply, deadlines, timers, on_retry)
         self.consumers = Consumers(books, self.timeouts)
         self.settlement = Settlement(books, supply, self.timeouts, roots.counts, config, reply)
         self.retained = RetainedBacklog(books, supply, rests)
         self.progress = Progress(books, supply, self.retained, self.consumers, state)
         self._redelivery = Redelivery(books, supply, gaps, self.timeouts, roots.counts, on_retry)
-        self._rotation = Rotation(machine, supply, gaps, self.timeouts)
 
     def end(self) -> None:
         """The subscription is gone or the bus closes: whoever waits gets Closed."""
@@ -112,10 +108,6 @@ class Subscriber:
             self.books.is_ended = True
             self.books.hand_outs.clear()
             self.timeouts.end()
-        self.waiters.wake()
-
-    def deliver(self, selection: Selection) -> None:
-        """Something that matches is durable: whoever waits should look."""
         self.waiters.wake()
 
     # Handing out
@@ -161,7 +153,8 @@ class Subscriber:
         in_turns = budget is not None
         is_held = self.books.commit.is_held
         with self.books.lock:
-            self.books.check_open()
+            if self.books.is_ended:
+                self.books.check_open()
             if is_held is not None and is_held():
                 return []
             self.supply.open()
@@ -172,7 +165,7 @@ class Subscriber:
                 is_more, left, size = again(consumer, limit, in_turns, now, found, bytes_max)
                 is_cut = is_more
                 if not is_more and left > 0 and size < bytes_max and gaps.untold is None and not self.retained.rests:
-                    is_more = self._rotation.take(consumer, left, now, found, bytes_max - size, budget)
+                    is_more = self.supply.take(consumer, left, now, found, bytes_max - size, budget)
                     is_cut = is_more and bool(found)
                     if not found and not is_more:  # it may have come upon some that were handed out before
                         given_up = self._redelivery.given_up

@@ -20,7 +20,19 @@ import msgspec
 
 from headwater.clock import SECOND_US
 from headwater.config import Config
-from headwater.delivery.lane import Changes, Event, Failure, Key, Lane, LaneId, Lease, MessageState, Moment, step
+from headwater.delivery.lane import (
+    Changes,
+    Event,
+    Failure,
+    Key,
+    Lane,
+    LaneId,
+    Lease,
+    MessageState,
+    Moment,
+    Remote,
+    step,
+)
 from headwater.delivery.ledger import Ledger, OnStep
 from headwater.delivery.options import Options
 from headwater.delivery.retry import delay_s as backoff_s
@@ -33,7 +45,7 @@ FULL_DELAY_S_MIN = 1.0
 class Subscription:
     """The state machine of one durable subscription."""
 
-    __slots__ = ("_jitter", "_ledger", "config", "consumers", "dead_room", "options", "paused")
+    __slots__ = ("_jitter", "config", "consumers", "dead_room", "ledger", "options", "paused")
 
     def __init__(
         self, options: Options, config: Config, jitter: Callable[[], float] = random.random, last_number: int = 0
@@ -46,67 +58,68 @@ class Subscription:
         self.dead_room = 1 << 62
         """How many more messages may die; the next waits for another attempt instead."""
         self._jitter = jitter
-        self._ledger = Ledger(options.order)
-        self._ledger.number = last_number
+        self.ledger = Ledger(options.order)
+        """Where each message stands. It is the machine's alone to change; others ask how many are in which state."""
+        self.ledger.number = last_number
         self.consumers: list[Hashable] = []
         """In the order in which they were attached; with order="strict" the first is active, the others stand by."""
 
     def watch(self, on_step: OnStep) -> None:
         """Have every change of state told from now on."""
-        self._ledger.on_step = on_step
+        self.ledger.on_step = on_step
 
     # State
 
     @property
     def lanes(self) -> tuple[LaneId, ...]:
         """Stream lanes that are open, and copies lanes that have something in them."""
-        return tuple(self._ledger.lanes)
+        return tuple(self.ledger.lanes)
 
     @property
     def in_flight(self) -> int:
         """Messages that consumers hold."""
-        return self._ledger.in_flight
+        return self.ledger.in_flight
 
     @property
     def retrying(self) -> int:
         """Messages that failed and wait for their next attempt."""
-        return self._ledger.retrying
+        return self.ledger.retrying
 
     @property
     def held(self) -> int:
         """Messages that are known and pending: held back behind others, recalled, or copies."""
-        return self._ledger.held
+        return self.ledger.held
 
     @property
     def acked(self) -> int:
         """Messages that are acked, or dead, above the floors."""
-        return sum(len(lane.acked) for lane in self._ledger.lanes.values())
+        return sum(len(lane.acked) for lane in self.ledger.lanes.values())
 
     @property
     def failed(self) -> int:
         """Messages that failed before, wherever they are now."""
-        return sum(len(lane.failures) for lane in self._ledger.lanes.values())
+        return sum(len(lane.failures) for lane in self.ledger.lanes.values())
 
     @property
     def copies(self) -> int:
         """Copies that are not done."""
-        return sum(len(lane.known()) for lane in self._ledger.lanes.values() if lane.id[1])
+        return sum(len(lane.known()) for lane in self.ledger.lanes.values() if lane.id[1])
 
     def ahead(self, stream: int) -> list[int]:
         """Offsets of a stream, not read again yet, of which something is known."""
-        return self._ledger.lane((stream, False)).ahead
+        return self.ledger.lane((stream, False)).ahead
 
     def position(self, stream: int) -> int:
         """The next offset to read from a stream."""
-        return self._ledger.lane((stream, False)).position
+        return self.ledger.lane((stream, False)).position
 
     def floor(self, stream: int) -> int:
         """Everything of a stream up to this offset is done."""
-        return self._ledger.lane((stream, False)).floor
+        return self.ledger.lane((stream, False)).floor
 
     def attempt(self, lane: LaneId, offset: int) -> int:
         """Which attempt a message is at: 1 for one that never failed."""
-        found = self._ledger.lanes.get(lane)
+        found = self.ledger.lanes.get(lane)
         failure = found.failures.get(offset) if found else None
         return failure.attempts + 1 if failure else 1
 
@@ -114,43 +127,43 @@ class Subscription:
         """Every message that is not plainly pending or acked."""
         return [
             (lane.id, offset, lane.state(offset), lane.failures.get(offset))
-            for lane in self._ledger.lanes.values()
+            for lane in self.ledger.lanes.values()
             for offset in lane.known()
         ]
 
     def failures(self) -> list[tuple[LaneId, int, Failure]]:
         """What is known of messages that failed before, wherever they are now."""
-        return [(lane.id, *one) for lane in self._ledger.lanes.values() for one in lane.failures.items()]
+        return [(lane.id, *one) for lane in self.ledger.lanes.values() for one in lane.failures.items()]
 
     def lease(self, lane: LaneId, offset: int) -> Lease | None:
         """What a message is in flight under."""
-        return self._ledger.lane(lane).in_flight.get(offset)
+        return self.ledger.lane(lane).in_flight.get(offset)
 
     def is_open(self, lease: Lease) -> bool:
         """Whether anything is still in flight under a lease."""
-        lane = self._ledger.lanes.get(lease.lane)
+        lane = self.ledger.lanes.get(lease.lane)
         if lane is None or lane.in_flight.keys().isdisjoint(lease.offsets):
             return False
         return any(lane.in_flight.get(offset) is lease for offset in lease.offsets)
 
     def next_due_us(self) -> int | None:
         """Monotonic moment at which the next retry becomes due; None while nobody could be handed it."""
-        return self._ledger.waiting.next_due_us() if self.consumers and not self.paused else None
+        return self.ledger.waiting.next_due_us() if self.consumers and not self.paused else None
 
     # Lanes
 
     def open_lane(self, stream: int, floor: int) -> None:
         """A stream whose messages after `floor` are pending."""
-        self._ledger.open((stream, False), floor)
+        self.ledger.open((stream, False), floor)
 
     def close_lanes(self, stream: int, why: str) -> None:
         """A stream is no more: all that was known of it is forgotten, and taken back."""
         for copies in (False, True):
-            lane = self._ledger.lanes.get((stream, copies))
+            lane = self.ledger.lanes.get((stream, copies))
             if lane is not None:
                 known = lane.known() if copies else [*lane.trail, *lane.ahead]
-                self._ledger.forget(lane, known, Changes(), why)
-                del self._ledger.lanes[lane.id]
+                self.ledger.forget(lane, known, Changes(), why)
+                del self.ledger.lanes[lane.id]
 
     def load_lane(
         self,
@@ -163,41 +176,41 @@ class Subscription:
         keys: Sequence[Key] | None = None,
     ) -> None:
         """A lane from its stored rows; `pending`, and with order="key" their `keys`, are for copies alone."""
-        loaded = self._ledger.open(lane, floor)
+        loaded = self.ledger.open(lane, floor)
         copies = list(pending)
         failed = failures.keys() & set(copies) if lane[1] else {offset for offset in failures if offset > floor}
         loaded.failures.update((offset, failures[offset]) for offset in failed)
         loaded.due.update((offset, self._due_us(failures[offset], now)) for offset in failed)
-        self._ledger.retrying += len(failed)
-        self._ledger.waiting.suspects.update((lane, offset) for offset in failed if failures[offset].vanished)
+        self.ledger.retrying += len(failed)
+        self.ledger.waiting.suspects.update((lane, offset) for offset in failed if failures[offset].vanished)
         if lane[1]:
-            self._ledger.add_copies(loaded, copies, keys)
+            self.ledger.add_copies(loaded, copies, keys)
             return
         loaded.acked.update(offset for offset in acked if offset > floor and offset not in failed)
         loaded.ahead = sorted(loaded.acked | failed)
-        self._ledger.acked += len(loaded.acked)
-        self._ledger.unread += len(loaded.acked)
+        self.ledger.acked += len(loaded.acked)
+        self.ledger.unread += len(loaded.acked)
 
     def add_copies(self, stream: int, offsets: Iterable[int], keys: Sequence[Key] | None = None) -> None:
         """Copies to deliver, after those already there; one that is still there is not added again."""
-        lane = self._ledger.lanes.get((stream, True)) or self._ledger.open((stream, True), 0)
-        self._ledger.add_copies(lane, list(offsets), keys)
+        lane = self.ledger.lanes.get((stream, True)) or self.ledger.open((stream, True), 0)
+        self.ledger.add_copies(lane, list(offsets), keys)
 
     def skip_to(self, stream: int, position: int) -> Changes:
         """The reader found nothing that matches before `position`."""
-        lane, changes = self._ledger.lane((stream, False)), Changes()
+        lane, changes = self.ledger.lane((stream, False)), Changes()
         if position > lane.position:
             nobody = self._lease(None, lane.id, Moment(0, 0))
-            self._ledger.advance(lane, (), (), position, nobody, 0)
-            self._ledger.settle(lane, (), changes)
+            self.ledger.advance(lane, (), (), position, nobody, 0)
+            self.ledger.settle(lane, (), changes)
         return changes
 
     def seek(self, stream: int, position: int) -> Changes:
         """Start again at a position: all that was known of the stream is forgotten, and recalled."""
-        lane = self._ledger.lanes.get((stream, False)) or self._ledger.open((stream, False), position - 1)
+        lane = self.ledger.lanes.get((stream, False)) or self.ledger.open((stream, False), position - 1)
         changes = Changes()
         why = f"the subscription was moved to offset {position}"
-        self._ledger.forget(lane, [*lane.trail, *lane.ahead], changes, why)
+        self.ledger.forget(lane, [*lane.trail, *lane.ahead], changes, why)
         lane.floor = changes.floors[stream] = position - 1
         lane.position = position
         return changes
@@ -217,11 +230,11 @@ class Subscription:
         self.consumers.remove(consumer)
         held = [
             (lane, offset)
-            for lane in self._ledger.lanes.values()
+            for lane in self.ledger.lanes.values()
             for offset, lease in lane.in_flight.items()
             if lease.consumer == consumer
         ]
-        self._ledger.recall(held, "its consumer was detached")
+        self.ledger.recall(held, "its consumer was detached")
         return bool(held) or next_is_active
 
     def vanish(self, consumer: Hashable, now: Moment) -> Changes:
@@ -231,7 +244,7 @@ class Subscription:
             for lane, offset in self._blamed(consumer):
                 failure = self.with_delivery(lane.failures.get(offset), now, lane.in_flight[offset].who)
                 lane.in_flight[offset].take(offset, "its consumer is gone")
-                self._ledger.retry(lane, offset, Event.VANISH, failure, now.monotonic_us, changes)
+                self.ledger.retry(lane, offset, Event.VANISH, failure, now.monotonic_us, changes)
         self.detach(consumer)
         return changes
 
@@ -240,7 +253,7 @@ class Subscription:
         known; of these only the suspects, if there are any."""
         held = [
             (lane, offset)
-            for lane in self._ledger.lanes.values()
+            for lane in self.ledger.lanes.values()
             for offset, lease in lane.in_flight.items()
             if lease.consumer == consumer
         ]
@@ -250,7 +263,7 @@ class Subscription:
             started = lane.in_flight[offset].begun
             (begun if started is None or offset in started else rest).append((lane, offset))
         blamed = begun + rest[:1] if begun else rest
-        return [one for one in blamed if (one[0].id, one[1]) in self._ledger.waiting.suspects] or blamed
+        return [one for one in blamed if (one[0].id, one[1]) in self.ledger.waiting.suspects] or blamed
 
     def with_delivery(self, failure: Failure | None, now: Moment, by: str = "") -> Failure:
         """What is known of a message once one more consumer is gone with it."""
@@ -261,28 +274,28 @@ class Subscription:
 
     def is_spent(self, lane: LaneId, offset: int) -> bool:
         """Whether so many consumers are gone with a message that no other gets it."""
-        failure = self._ledger.lane(lane).failures.get(offset)
+        failure = self.ledger.lane(lane).failures.get(offset)
         return failure is not None and 0 < self.options.max_deliveries <= failure.vanished
 
     def give_up(self, lease: Lease, offset: int, now: Moment) -> Changes:
         """A message that no other consumer is to get is dead, or waits until it may be."""
-        lane, changes = self._ledger.holding(lease, offset), Changes()
+        lane, changes = self.ledger.holding(lease, offset), Changes()
         failure = lane.failures[offset]
         if self.dead_room > 0:
             self.dead_room -= 1
             died = msgspec.structs.replace(failure, attempts=failure.attempts + 1, retry_at_us=now.wall_us)
             changes.dead.append((lane.id, offset, died))
-            self._ledger.finish(lane, (offset,), Event.EXHAUST, changes)
+            self.ledger.finish(lane, (offset,), Event.EXHAUST, changes)
         else:
             delay_us = self._delay_us(1, self._delay_full_s)
             lane.in_flight[offset].take(offset, "nobody is to have it")
             waits = msgspec.structs.replace(failure, retry_at_us=now.wall_us + delay_us, delay_us=delay_us)
-            self._ledger.retry(lane, offset, Event.FULL, waits, now.monotonic_us + delay_us, changes)
+            self.ledger.retry(lane, offset, Event.FULL, waits, now.monotonic_us + delay_us, changes)
         return changes
 
     def held_under(self, lease: Lease) -> list[int]:
         """What is in flight under a lease, or under what `extend` made of it."""
-        lane = self._ledger.lane_of(lease)
+        lane = self.ledger.lane_of(lease)
         if lane.in_flight.keys().isdisjoint(lease.offsets):
             return []
         return [offset for offset in lease.offsets if lane.is_held(lease, offset)]
@@ -296,27 +309,24 @@ class Subscription:
 
     def redeliverable(self, consumer: Hashable, limit: int, now: Moment) -> list[tuple[LaneId, int]]:
         """Known messages that may go to this consumer now, in the order in which they must. Changes no state."""
-        limit = min(limit, self.options.max_in_flight - self._ledger.in_flight)
+        limit = min(limit, self.options.max_in_flight - self.ledger.in_flight)
         if self.paused or not self._serves(consumer):
             limit = 0
-        return self._ledger.waiting.offer(consumer, limit, now.monotonic_us)
+        return self.ledger.waiting.offer(consumer, limit, now.monotonic_us)
 
     def room(self, consumer: Hashable) -> int:
         """How many fresh messages may go to this consumer now."""
-        ledger, options = self._ledger, self.options
-        if self.paused or not self._serves(consumer):
-            return 0
-        if options.order == "strict" and ledger.waiting.chains:
+        ledger, options, consumers = self.ledger, self.options, self.consumers
+        if options.order == "strict":
+            consumers = consumers[:1]  # the others stand by
+            if ledger.waiting.chains:
+                return 0
+        if self.paused or consumer not in consumers:
             return 0
         behind_max = max(self.config.held_max, options.max_in_flight)
         # What is done ahead of the reader is not counted: to read on is how it goes.
         behind = ledger.held + ledger.retrying + ledger.acked - ledger.unread
         return max(0, min(options.max_in_flight - ledger.in_flight, behind_max - behind))
-
-    def wanted(self, stream: int, offsets: list[int]) -> list[int]:
-        """Those of freshly read messages that are not acked already; the same list if nothing is known of them."""
-        lane = self._ledger.lane((stream, False))
-        return [offset for offset in offsets if offset not in lane.acked] if lane.ahead else offsets
 
     def hand_out(
         self,
@@ -326,13 +336,16 @@ class Subscription:
         next_position: int,
         now: Moment,
         keys: Sequence[Key] | None = None,
+        room: int | None = None,
     ) -> Lease:
-        """Fresh messages of a stream: those that may go now are in the lease, the others are held for later."""
-        ledger, lane = self._ledger, self._ledger.lane((stream, False))
+        """Fresh messages of a stream: those that may go now are in the lease, the others are held for later; those that
+        were acked ahead of the reader are passed over. `room` is what was answered just now, if it was asked for."""
+        ledger, lane = self.ledger, self.ledger.lane((stream, False))
         if offsets and not lane.position <= offsets[0] <= offsets[-1] < next_position:
             span = f"{offsets[0]} to {offsets[-1]}"
             raise Conflict(f"messages {span} do not lie between {lane.position} and {next_position - 1}")
-        room = self.room(consumer)
+        if room is None:
+            room = self.room(consumer)
         lease = self._lease(consumer, lane.id, now)
         if len(offsets) > room or lane.ahead or ledger.waiting.keyed:
             ledger.advance(lane, offsets, keys or (), next_position, lease, room)
@@ -345,24 +358,27 @@ class Subscription:
         if not self._serves(consumer):
             raise Conflict(f"consumer {consumer!r} takes no messages now; attach it, or hand them to the active one")
         lease = self._lease(consumer, lane, now)
-        self._ledger.deliver_again(self._ledger.lane(lane), offsets, lease)
+        self.ledger.deliver_again(self.ledger.lane(lane), offsets, lease)
         return lease
 
     def _lease(self, consumer: Hashable, lane: LaneId, now: Moment) -> Lease:
-        self._ledger.number += 1
-        timeout_s = self.options.ack_timeout_s
-        deadline_us = now.monotonic_us + round(timeout_s * SECOND_US) if timeout_s else 0
-        return Lease(consumer, lane, deadline_us, [], self._ledger.number, since_us=now.wall_us)
+        """The time of its messages begins, or does once a remote application has taken them."""
+        ledger = self.ledger
+        ledger.number += 1
+        timeout_s, is_remote = self.options.ack_timeout_s, isinstance(consumer, Remote)
+        deadline_us = now.monotonic_us + round(timeout_s * SECOND_US) if timeout_s and not is_remote else 0
+        begun: set[int] | None = set() if is_remote else None
+        return Lease(consumer, lane, deadline_us, [], ledger.number, begun, since_us=now.wall_us)
 
     # Acks, nacks and timeouts
 
     def check_held(self, lease: Lease, offsets: Sequence[int]) -> None:
         """Recalled (409) unless an ack of these would be taken; changes nothing."""
-        self._ledger.held_by(lease, self._ledger.lane_of(lease), offsets)
+        self.ledger.held_by(lease, self.ledger.lane_of(lease), offsets)
 
     def ack(self, lease: Lease, offsets: Sequence[int]) -> Changes:
         """Messages are done: all of them, or none and Recalled (409)."""
-        ledger, changes = self._ledger, Changes()
+        ledger, changes = self.ledger, Changes()
         lane = ledger.lane_of(lease)
         if offsets != lease.offsets or set(map(lane.in_flight.get, offsets)) != {lease}:
             offsets = ledger.held_by(lease, lane, offsets)
@@ -373,49 +389,49 @@ class Subscription:
     def spare(self, stream: int, offsets: Sequence[int]) -> tuple[Changes, list[tuple[int, int]]]:
         """Messages are done, wherever they are: handed out, waiting or yet to be read; and, of those that were handed
         out, the number of the lease and the offset."""
-        lane, changes = self._ledger.lane((stream, False)), Changes()
+        lane, changes = self.ledger.lane((stream, False)), Changes()
         handed = [(lane.in_flight[offset].number, offset) for offset in offsets if offset in lane.in_flight]
-        self._ledger.spare(lane, offsets, changes)
+        self.ledger.spare(lane, offsets, changes)
         return changes, handed
 
     def put_back(self, lease: Lease, offsets: Sequence[int]) -> None:
         """Messages of a lease are recalled, to be redelivered; no attempt is counted. Where order binds, what
         was handed out after them is, too; what was taken back before is passed over."""
-        lane, taken = self._ledger.lane_of(lease), dict[tuple[LaneId, int], Lane]()
+        lane, taken = self.ledger.lane_of(lease), dict[tuple[LaneId, int], Lane]()
         for offset in offsets:
             if lane.is_held(lease, offset) and (lane.id, offset) not in taken:
                 taken[lane.id, offset] = lane
-                taken.update({(other.id, later): other for other, later in self._ledger.after(lane, offset)})
-        self._ledger.recall([(other, later) for (_, later), other in taken.items()], "its consumer has put it back")
+                taken.update({(other.id, later): other for other, later in self.ledger.after(lane, offset)})
+        self.ledger.recall([(other, later) for (_, later), other in taken.items()], "its consumer has put it back")
 
     def undone(self, stream: int, offsets: Sequence[int]) -> list[int]:
         """Those of these messages that are not done."""
-        lane = self._ledger.lane((stream, False))
+        lane = self.ledger.lane((stream, False))
         return [offset for offset in offsets if lane.state(offset) is not MessageState.ACKED]
 
     def nack(self, lease: Lease, offset: int, error: str, delay_s: float | None, now: Moment) -> Changes:
         """A message failed: it is tried again after `delay_s`, or a growing delay."""
         if delay_s is not None and not delay_s >= 0:
             raise Malformed(f"delay_s is {delay_s}; use seconds from 0, or None for a growing delay")
-        lane, changes = self._ledger.holding(lease, offset), Changes()
+        lane, changes = self.ledger.holding(lease, offset), Changes()
         self._fail(lane, offset, Event.NACK, error, delay_s, now, changes)
         return changes
 
     def reject(self, lease: Lease, offset: int, error: str, now: Moment) -> Changes:
         """A message will never succeed: it is dead."""
-        lane, changes = self._ledger.holding(lease, offset), Changes()
+        lane, changes = self.ledger.holding(lease, offset), Changes()
         self._fail(lane, offset, Event.REJECT, error, None, now, changes)
         return changes
 
     def extend(self, lease: Lease, offset: int, deadline_us: int) -> Lease:
         """A message gets a lease of its own with a new deadline; the old lease still acks it."""
-        lane = self._ledger.holding(lease, offset)
+        lane = self.ledger.holding(lease, offset)
         extended = lane.in_flight[offset] = lane.in_flight[offset].extended(offset, deadline_us)
         return extended
 
     def expire(self, lease: Lease, now: Moment) -> Changes:
         """No ack came in time: what is in flight under exactly this lease failed, or is recalled behind what did."""
-        lane, changes = self._ledger.lane_of(lease), Changes()
+        lane, changes = self.ledger.lane_of(lease), Changes()
         error = f"no ack within {self.options.ack_timeout_s:g} s"
         for offset in lease.offsets if lease.begun is None else sorted(lease.begun):
             # The first of each chain fails, which recalls the others of it before the loop gets to them.
@@ -432,7 +448,7 @@ class Subscription:
         if is_last and self.dead_room <= 0:
             event, delay_s = Event.FULL, self._delay_full_s
         if event is not Event.REJECT:
-            self._ledger.recall(self._ledger.after(lane, offset), f"message {offset} before it failed ({event})")
+            self.ledger.recall(self.ledger.after(lane, offset), f"message {offset} before it failed ({event})")
             if is_last and event is not Event.FULL:
                 event = Event.EXHAUST
         after = step(MessageState.IN_FLIGHT, event)
@@ -443,13 +459,13 @@ class Subscription:
         if after is MessageState.RETRY:
             delay_us = self._delay_us(attempts, delay_s)
             failure = Failure(attempts, now.wall_us + delay_us, errors, delay_us, before.vanished, lease.who)
-            self._ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
+            self.ledger.retry(lane, offset, event, failure, now.monotonic_us + delay_us, changes)
         else:
             self.dead_room -= 1
             changes.dead.append(
                 (lane.id, offset, Failure(attempts, now.wall_us, errors, None, before.vanished, lease.who))
             )
-            self._ledger.finish(lane, (offset,), event, changes)
+            self.ledger.finish(lane, (offset,), event, changes)
 
     @property
     def _delay_full_s(self) -> float:

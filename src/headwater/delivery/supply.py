@@ -1,13 +1,13 @@
-"""The supply of a durable subscription: what there is to deliver, root by root, and its lag.
+"""The supply of a durable subscription: what there is to deliver, root by root, and the rotation over these.
 
 It reads the streams on behalf of the state machine, from where that stands, and passes over what does not match, was
-purged or has outlived its ttl; `gaps` hear of what it finds lost. No locks: whoever serves the subscription holds its
-own.
+purged or has outlived its ttl; `gaps` hear of what it finds lost. Promises: a busy root does not starve the others, as
+each hand-out begins with the one after the last; a batch is not taken apart, and goes out piece by piece as there is
+room. No locks: whoever serves the subscription holds its own.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -23,13 +23,16 @@ from headwater.delivery.cursor import (
     Cursor,
     Matcher,
     Unread,
-    estimate,
+    keys_of,
     places_in,
 )
+from headwater.delivery.deadlines import Deadlines
 from headwater.delivery.gaps import Gaps
+from headwater.delivery.lag import Lag
 from headwater.delivery.lane import LaneId, Moment
 from headwater.delivery.retained import RETAINED_BYTES, RETAINED_ROWS
 from headwater.delivery.rows import CopyRow, RetainedRef, SubscriptionRow, decode_waiting
+from headwater.delivery.selection import Selection
 from headwater.delivery.subscription import Subscription
 from headwater.log.purges import Purges
 from headwater.log.retained import Page
@@ -40,7 +43,7 @@ from headwater.store import state as rows
 from headwater.store.batch import Batch
 from headwater.store.log import Hole
 from headwater.store.state import State
-from headwater.topics.name import filter_covers_root, is_everything_of
+from headwater.topics.name import filter_covers_root
 
 STREAMS_AT_ONCE = 4
 """Streams of which a thread reads a slice before others have their turn."""
@@ -70,6 +73,7 @@ class Supply:
         config: Config,
         clock: Clock,
         gaps: Gaps,
+        deadlines: Deadlines,
     ) -> None:
         self._matcher = Matcher(row.options.filter)
         self._filter = row.options.filter
@@ -80,11 +84,14 @@ class Supply:
         self._config = config
         self._clock = clock
         self._gaps = gaps
+        self._deadlines = deadlines
+        self._by_key = row.options.order == "key"
         self._made = -1
         self._known: dict[int, Root] = {}
         self._ahead: dict[int, Ahead] = {}
-        self._lag: dict[int, tuple[int, int]] = {}
-        """Per stream: matching messages that were counted, up to which offset."""
+        self._turn = 0
+        """Which of the roots has its turn first."""
+        self.lag = Lag(machine, self._matcher, self._known, config, clock)
         self.unread: dict[int, None] = {}
         """Streams that a look left to be read, for `begin_reading`."""
         self.kept: dict[tuple[int, int], Message] = {}
@@ -110,7 +117,7 @@ class Supply:
         """Read a stream no more, whose root was removed."""
         self._known.pop(stream, None)
         self._ahead.pop(stream, None)
-        self._lag.pop(stream, None)
+        self.lag.recount(stream)
         self.kept = {place: message for place, message in self.kept.items() if place[0] != stream}
 
     def _fresh(self, root: Root) -> Ahead:
@@ -134,7 +141,74 @@ class Supply:
 
     # Reading
 
-    def look(self, stream: int, now: Moment, budget: Budget | None = None) -> Ahead | Literal[Unread.UNREAD] | None:
+    def take(
+        self,
+        consumer: object,
+        limit: int,
+        now: Moment,
+        found: list[Selection],
+        bytes_max: int,
+        budget: Budget | None,
+    ) -> bool:
+        """Hand out what is fresh and there is room for, until a gap has to be told; whether the budget left something
+        to look at."""
+        machine, gaps, streams = self._machine, self._gaps, list(self._ahead)
+        unread: list[int] = []
+        room: int | None = None
+        for step in range(len(streams)):
+            stream = streams[(self._turn + step) % len(streams)]
+            while gaps.untold is None:
+                if room is None:
+                    room = min(limit, machine.room(consumer))
+                if room <= 0 or bytes_max <= 0:
+                    self._turn = (self._turn + step + 1) % len(streams)
+                    return False
+                ahead = self._look(stream, now, budget)
+                if ahead is None:
+                    break
+                if ahead is UNREAD:
+                    unread.append(stream)
+                    break
+                selection, size = self._hand_out(consumer, stream, ahead, room, now, bytes_max)
+                if selection is not None:
+                    found.append(selection)
+                    limit -= selection.count
+                    bytes_max -= size
+                room, cursor = None, ahead.cursor
+                if not ahead.places and cursor.position > cursor.root.stream.durable:
+                    break  # that was the last of it
+        self._turn += 1
+        for stream in unread:
+            self._leave_unread(stream, is_idle=not found)
+        return bool(unread)
+
+    def _hand_out(
+        self, consumer: object, stream: int, ahead: Ahead, room: int, now: Moment, bytes_max: int
+    ) -> tuple[Selection | None, int]:
+        """As much of a batch as there is room for, and how many of its bytes that is."""
+        batch, places = ahead.batch, ahead.places
+        assert batch is not None
+        size, first = len(batch.data), batch.first_offset
+        if size > bytes_max:
+            room = min(room, batch.body.fitting(places, bytes_max))
+        places, ahead.places = places[:room], places[room:]
+        offsets = [first + place for place in places]
+        position = first + ahead.places[0] if ahead.places else batch.last_offset + 1
+        if self.lag.counted:
+            self.lag.count_down(stream, offsets)
+        keys = keys_of(batch, places) if self._by_key else None
+        lease = self._machine.hand_out(consumer, stream, offsets, position, now, keys, room)
+        count = len(lease.offsets)
+        if not count:
+            return None, 0
+        if count != len(places):
+            places = [offset - first for offset in lease.offsets]
+        if lease.deadline_us:
+            self._deadlines.add(lease)
+        root = ahead.cursor.root.name
+        return Selection(root, batch, count, places, (), lease), size * count // batch.count
+
+    def _look(self, stream: int, now: Moment, budget: Budget | None) -> Ahead | Literal[Unread.UNREAD] | None:
         """A batch with something in it that was not handed out yet; None at the end, or if a gap before that has to be
         told. With a budget, `UNREAD` if there is more to look at than that allows."""
         ahead = self._ahead[stream]
@@ -142,27 +216,24 @@ class Supply:
             if budget is not None:
                 return UNREAD
             ahead = self._ahead[stream] = self._fresh(self._known[stream])  # what the thread finds is not waited for
+        if ahead.places and self._is_still_there(stream, ahead, now):
+            return ahead
+        cursor = ahead.cursor
         while True:
-            if ahead.places and self._is_still_there(stream, ahead, now):
-                return ahead
-            if budget is None:
-                found = ahead.cursor.next(now.wall_us)
-            elif (looked := ahead.cursor.look(now.wall_us, None, budget)) is not UNREAD:
-                found = looked
-            else:
-                self._skip_to(stream, ahead.cursor.position)
-                return UNREAD
-            if found is None or isinstance(found, Hole):
-                self._skip_to(stream, ahead.cursor.position)
-                if found is not None:
+            found = cursor.next(now.wall_us) if budget is None else cursor.look(now.wall_us, None, budget)
+            if found is None or isinstance(found, Hole) or found is UNREAD:
+                self._skip_to(stream, cursor.position)
+                if isinstance(found, Hole):
                     self._gaps.meet(self._known[stream].name, found)
                     if self._gaps.untold is None:
                         continue
-                return None
+                    return None
+                return found
             ahead.batch, ahead.places = found
-            ahead.purges = ahead.cursor.root.purges
+            ahead.purges = cursor.root.purges
+            return ahead
 
-    def leave_unread(self, stream: int, is_idle: bool) -> None:
+    def _leave_unread(self, stream: int, is_idle: bool) -> None:
         """A look has left a stream to be read: from disk, or since it found nothing in all that it went through."""
         ahead = self._ahead[stream]
         if not ahead.is_being_read and (is_idle or not ahead.cursor.has_read):
@@ -196,7 +267,7 @@ class Supply:
             return True
         position = batch.first_offset + ahead.places[0]
         ahead.places, ahead.purges = places_in(batch, self._matcher, position, purges, now.wall_us), purges
-        self._lag.pop(stream, None)
+        self.lag.recount(stream)
         if not ahead.places:
             self._machine.skip_to(stream, batch.last_offset + 1)
         return bool(ahead.places)
@@ -205,17 +276,13 @@ class Supply:
         if position <= self._machine.position(stream):
             return False
         self._machine.skip_to(stream, position)
-        self._lag.pop(stream, None)
+        self.lag.recount(stream)
         return True
 
     def renew(self, stream: int) -> None:
         """Read on from where the state machine stands now."""
         self._ahead[stream] = self._fresh(self._known[stream])
-        self.recount(stream)
-
-    def recount(self, stream: int) -> None:
-        """What is pending has changed otherwise than by being handed out."""
-        self._lag.pop(stream, None)
+        self.lag.recount(stream)
 
     def pass_over(self, stream: int, position: int) -> None:
         """Let the floor rise to a position before which nothing is wanted that was not read."""
@@ -289,49 +356,6 @@ class Supply:
                 if place in places_in(batch, self._matcher, offset, root.purges, now.wall_us):
                     return msgspec.structs.replace(_kept(batch, [place])[0], retained=True)
         return None
-
-    # Counting
-
-    def pending(self, stream: int, known: set[tuple[int, int]]) -> int:
-        """Matching messages that nothing is known of yet; each batch is looked at once."""
-        return self._count(stream, known, None)[0]
-
-    def pending_roughly(self, stream: int, messages_max: int) -> tuple[int, int]:
-        """The same without looking at more than about so many messages, the others estimated; and how many those
-        are."""
-        root, ahead, position = self._known[stream], self._machine.ahead(stream), self._machine.position(stream)
-        if is_everything_of(self._filter, root.name) and not root.purges:
-            return root.stream.durable - max(position, root.stream.first_offset) + 1 - len(ahead), 0
-        count, unseen = self._count(stream, {(stream, offset) for offset in ahead}, messages_max)
-        return estimate(count, self._lag[stream][0] - position + 1, unseen), unseen
-
-    def _count(self, stream: int, known: set[tuple[int, int]], messages_max: int | None) -> tuple[int, int]:
-        position = self._machine.position(stream)
-        upto, count = self._lag.get(stream, (position - 1, 0))
-        if upto < position - 1:
-            upto, count = position - 1, 0
-        root = self._known[stream]
-        cursor = Cursor(root, self._matcher, upto + 1, self._config)
-        last = None if messages_max is None else upto + messages_max
-        now_us = self._clock.now_us()
-        while (found := cursor.next(now_us, last)) is not None:
-            if not isinstance(found, Hole):
-                first = found[0].first_offset
-                count += sum((stream, first + place) not in known for place in found[1]) if known else len(found[1])
-        self._lag[stream] = (cursor.position - 1, count)
-        return count, max(0, root.stream.durable - cursor.position + 1)
-
-    def count_down(self, stream: int, offsets: Sequence[int]) -> None:
-        """These are pending no more; those of which something was known were not counted as if they were."""
-        known = self._lag.get(stream)
-        if known is not None:
-            upto, count = known
-            first, last, ahead = offsets[0], offsets[-1], self._machine.ahead(stream)
-            handed = len(offsets) - (bisect_right(ahead, last) - bisect_left(ahead, first) if ahead else 0)
-            if last > upto or count < handed:
-                del self._lag[stream]
-            else:
-                self._lag[stream] = (upto, count - handed)
 
 
 def _kept(batch: Batch, places: list[int]) -> list[Message]:

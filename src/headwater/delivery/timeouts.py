@@ -12,7 +12,7 @@ from headwater.clock import SECOND_US
 from headwater.delivery.bookkeeping import Books
 from headwater.delivery.dead_rows import Messages
 from headwater.delivery.deadlines import Deadlines
-from headwater.delivery.lane import Lease, Moment, Remote
+from headwater.delivery.lane import Lease, Moment
 from headwater.delivery.supply import Supply
 from headwater.delivery.timers import Timers
 
@@ -23,23 +23,19 @@ OnRetry = Callable[[str, str, str, Sequence[int], str], None]
 class Timeouts:
     """Those of one subscription."""
 
-    __slots__ = ("_books", "_machine", "_on_retry", "_options", "_supply", "_timers", "deadlines")
+    __slots__ = ("_books", "_is_set", "_machine", "_on_retry", "_options", "_supply", "_timers", "deadlines")
 
-    def __init__(self, books: Books, supply: Supply, timers: Timers, on_retry: OnRetry) -> None:
+    def __init__(self, books: Books, supply: Supply, deadlines: Deadlines, timers: Timers, on_retry: OnRetry) -> None:
         self._books = books
         self._machine = books.machine
         self._options = books.machine.options
         self._supply = supply
         self._timers = timers
         self._on_retry = on_retry
-        self.deadlines = Deadlines(self._machine.is_open, self._options.max_in_flight)
-
-    def hold(self, lease: Lease) -> None:
-        """Messages were handed out: their time begins, or does once a remote application has taken them (`begin`)."""
-        if isinstance(lease.consumer, Remote):
-            lease.deadline_us = 0
-            lease.begun = set()
-        self.deadlines.add(lease)
+        self._is_set = False
+        """Whether the timer is."""
+        self.deadlines = deadlines
+        """Of what was handed out; whoever hands out says so there."""
 
     def begin(self, lease: Lease, offsets: Sequence[int]) -> None:
         """A remote application took these of a lease: the ack timeout of all that it took of it counts from now."""
@@ -58,24 +54,33 @@ class Timeouts:
 
     def arm(self, but_not: int | None = None) -> None:
         """Set the timer to the next retry or ack timeout; under the lock."""
-        times_out_us = self.deadlines.next_us()
-        due_us = self._machine.next_due_us() if self._machine.consumers else None
-        if due_us == but_not:
-            due_us = None
-        if times_out_us is not None and (due_us is None or times_out_us < due_us):
-            due_us = times_out_us
+        machine, due_us = self._machine, None
+        if machine.ledger.retrying:
+            due_us = machine.next_due_us()
+            if due_us == but_not:
+                due_us = None
+        if self.deadlines.kept:
+            times_out_us = self.deadlines.next_us()
+            if times_out_us is not None and (due_us is None or times_out_us < due_us):
+                due_us = times_out_us
+        if self._is_set or due_us is not None:
+            self._set(due_us)
+
+    def _set(self, due_us: int | None) -> None:
+        self._is_set = due_us is not None
         self._timers.set(self, due_us, self._ring)
 
     def end(self) -> None:
         """Nothing is timed any more."""
-        self._timers.set(self, None, self._ring)
+        self._set(None)
 
     def _ring(self) -> None:
         books = self._books
         with books.lock:
             now = Moment(*books.clock.read())
+            self._is_set = False
             if books.commit.failed is not None:  # what times out meanwhile does so when that can be noted
-                self._timers.set(self, now.monotonic_us + SECOND_US, self._ring)
+                self._set(now.monotonic_us + SECOND_US)
                 return
             while (lease := self.deadlines.over(now.monotonic_us)) is not None:
                 known = self._doomed(lease, now)

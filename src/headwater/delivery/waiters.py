@@ -1,22 +1,27 @@
 """Waiters: those who want to know when there may be something new to take, and how they are woken.
 
-Promises: a consumer that waits is woken by what it waits for and by nothing else; to wake them costs next to nothing
-when nobody waits. Any thread may call any of this.
+They are what listens for a durable subscription: it reads for itself, and need not be told what has come. Promises: a
+consumer that waits is woken by what it waits for and by nothing else; to wake them costs next to nothing when nobody
+waits. Any thread may call any of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from headwater import threads
 from headwater.clock import Clock
+from headwater.delivery.selection import Selection
 
 
 class Waiters:
     """Those of one subscription: threads that wait, and callbacks of those who do not."""
 
     __slots__ = ("_clock", "_signal", "callbacks", "version", "waiting")
+
+    wants_places: ClassVar[bool] = False
+    takes_early: ClassVar[bool] = False
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,8 +33,8 @@ class Waiters:
         self.callbacks: dict[Any, Callable[[], None]] = {}
         """By consumer, what to call then."""
 
-    def wake(self) -> None:
-        """Let consumers look again."""
+    def wake(self, _: Selection | None = None) -> None:
+        """Let consumers look again: something that matches is durable, or may go now."""
         self.version += 1
         if self.waiting:
             with self._signal:
@@ -39,6 +44,8 @@ class Waiters:
             first = self.version % len(callbacks)  # each of several is first in its turn, or the first would take all
             for wake in callbacks[first:] + callbacks[:first]:
                 wake()
+
+    deliver = wake
 
     def wait(self, seen: int, timeout_us: int | None) -> bool:
         """Wait until something has changed since the version `seen`; False when the time has passed."""

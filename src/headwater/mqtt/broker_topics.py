@@ -160,7 +160,7 @@ class WatchPump(Pump):
         if not self._may_send:
             self.session.hold_back(self)
         elif messages := self.watch.take():
-            self._send(Selection(MQTT_SYS, None, None, messages))
+            self._send(Selection(MQTT_SYS, None, len(messages), None, messages))
 
     def leave(self) -> None:
         self.watch.close()

@@ -281,7 +281,7 @@ class SubscribingSession(Session):
                 return
             if messages and error is None:
                 for message in messages:
-                    self.deliver(pump, Selection(message.root, None, None, (message,)))
+                    self.deliver(pump, Selection(message.root, None, 1, None, (message,)))
 
         self._for_client(lambda: told.retained(one.filter), show)
 

@@ -575,11 +575,6 @@ class Body:
             headers=None if self._headers is None else [self._headers[place] for place in places],
         )
 
-    def select(self, wanted: Callable[[str], bool]) -> list[int] | None:
-        """The places of the messages whose topics are wanted; None if all are."""
-        chosen = [number for number, name in enumerate(self.names) if wanted(name)]
-        return None if len(chosen) == len(self.names) else self.places_of(chosen)
-
     def places_of(self, names: Sequence[int]) -> list[int]:
         """The places of the messages whose topics have these numbers in the dictionary."""
         if not names or self._is_each_once:
