@@ -23,7 +23,7 @@ def feed_all(data: bytes, step: int, is_server: bool, version: int) -> tuple[lis
     try:
         for at in range(0, len(data), step):
             found += each(reader.feed(data[at : at + step]))
-            assert reader.waiting_bytes <= min(LIMITS.packet_bytes_max, at + step)
+            assert len(reader.partial or b"") <= min(LIMITS.packet_bytes_max, at + step)
         if reader.error is not None:
             raise reader.error
     except MqttError as error:

@@ -23,14 +23,14 @@ RANGE_MAX = 1 << 20
 class HandOuts:
     """Notes of one subscription. Its owner's lock guards it."""
 
-    __slots__ = ("_held_under", "_leases", "_notes", "_number", "_touched")
+    __slots__ = ("_held_under", "_notes", "_number", "_touched", "noted")
 
     def __init__(self, notes: Notes, number: int, held_under: Callable[[Lease], Sequence[int]]) -> None:
         """`held_under` tells what is still in flight under a lease."""
         self._notes = notes
         self._number = number
         self._held_under = held_under
-        self._leases: dict[int, tuple[Lease, list[int]]] = {}
+        self.noted: dict[int, tuple[Lease, list[int]]] = {}
         """By the lease's number, it and the slots that it is noted in."""
         self._touched: list[Lease] = []
         """Leases of which something was acked since the last note."""
@@ -39,36 +39,36 @@ class HandOuts:
         """These were handed out."""
         self._clear_done()
         for lease in leases:
-            self._leases[lease.number] = (lease, self._put(lease.lane, lease.offsets))
+            self.noted[lease.number] = (lease, self._put(lease.lane, lease.offsets))
 
     def on_ack(self, lease: Lease) -> None:
         """Something of a lease is acked; the note need not say so, as the ack is stored."""
-        if lease.number in self._leases:
+        if lease.number in self.noted:
             self._touched.append(lease)
 
     def renew(self) -> None:
         """Something else was done with messages than to ack them: note what is left."""
-        if self._leases:
-            before, self._leases = self._leases, {}
+        if self.noted:
+            before, self.noted = self.noted, {}
             self._touched.clear()
             for number, (lease, slots) in before.items():
                 self._notes.clear(slots)
                 held = self._held_under(lease)
                 if held:
-                    self._leases[number] = (lease, self._put(lease.lane, held))
+                    self.noted[number] = (lease, self._put(lease.lane, held))
 
     def clear(self) -> None:
         """Nobody has anything any more."""
-        for _, slots in self._leases.values():
+        for _, slots in self.noted.values():
             self._notes.clear(slots)
-        self._leases.clear()
+        self.noted.clear()
         self._touched.clear()
 
     def _clear_done(self) -> None:
         if self._touched:
             for lease in self._touched:
-                if lease.number in self._leases and not self._held_under(lease):
-                    self._notes.clear(self._leases.pop(lease.number)[1])
+                if lease.number in self.noted and not self._held_under(lease):
+                    self._notes.clear(self.noted.pop(lease.number)[1])
             self._touched.clear()
 
     def _put(self, lane: LaneId, offsets: Sequence[int]) -> list[int]:

@@ -262,13 +262,14 @@ class Lane(msgspec.Struct, eq=False):
         self.trail.clear()
         self.trail.extend(kept)
 
-    def settle(self, done: Collection[int], changes: Changes) -> None:
-        """Raise the floor after messages are acked or dead; remember those that stay above it."""
+    def settle(self, done: Collection[int], changes: Changes) -> int:
+        """Raise the floor as far as it goes, after messages are done or the reader went on; remember those that stay
+        above it. How many more of these there are than before."""
         stream, copies = self.id
         if copies:
             changes.copies_done.extend((stream, offset) for offset in done)
-            return
-        trail = self.trail
+            return 0
+        trail, before = self.trail, len(self.acked)
         if len(done) == len(trail):
             trail.clear()
         else:
@@ -277,6 +278,7 @@ class Lane(msgspec.Struct, eq=False):
         if floor > self.floor:
             self.floor = floor
             changes.floors[stream] = floor
+        return len(self.acked) - before
 
     def _pass(self, done: set[int], changes: Changes) -> None:
         trail, acked, stream = self.trail, self.acked, self.id[0]

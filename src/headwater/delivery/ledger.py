@@ -142,8 +142,9 @@ class Ledger:
                 lane.numbers.pop(offset, None)
                 lane.keys.pop(offset, None)
                 self._forgive(lane, offset, changes)
-        self.settle(lane, offsets, changes)
-        self._close_if_empty(lane)
+        self.acked += lane.settle(offsets, changes)
+        if lane.id[1]:
+            self._close_if_empty(lane)
 
     def retry(self, lane: Lane, offset: int, event: Event, failure: Failure, due_us: int, changes: Changes) -> None:
         """A message failed and waits until it is due."""
@@ -201,7 +202,7 @@ class Ledger:
         self.unread += len(unread)
         changes.acked.extend((lane.id[0], offset) for offset in unread)
         if waiting:
-            self.settle(lane, waiting, changes)
+            self.acked += lane.settle(waiting, changes)
         if handed:
             self.finish(lane, handed, Event.SPARE, changes)
 
@@ -232,12 +233,6 @@ class Ledger:
             lane.keys.pop(offset, None)
             self._forgive(lane, offset, changes)
         lane.leave_out(gone)
-
-    def settle(self, lane: Lane, done: Sequence[int], changes: Changes) -> None:
-        """Raise the floor as far as it goes, after messages are done or the reader went on."""
-        before = len(lane.acked)
-        lane.settle(done, changes)
-        self.acked += len(lane.acked) - before
 
     # Questions
 

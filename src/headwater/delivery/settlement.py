@@ -59,14 +59,14 @@ class Settlement:
 
     def ack(self, messages: Sequence[Message], wait: bool) -> None:
         """Ack these: one commit for all of them."""
-        item = self._note_leases(self._by_lease(messages))
+        item = self.ack_leases(self._by_lease(messages))
         if item is None and wait:
             self._books.commit.flush()  # acked before, without waiting: it is on disk when this returns all the same
         self.finish(item, wait)
 
     def note_ack(self, messages: Sequence[Message]) -> RowsItem | None:
         """Ack these; what `finish` has to be called with for it to be on disk."""
-        return self._note_leases(self._by_lease(messages))
+        return self.ack_leases(self._by_lease(messages))
 
     def ack_soon(self, messages: Sequence[Message]) -> Future[object]:
         """Ack these: the future completes when that is on disk."""
@@ -74,20 +74,18 @@ class Settlement:
         self.ack_leases(self._by_lease(messages), future)
         return future
 
-    def ack_leases(self, done: Sequence[HandOut], future: Future[object], beside: Rows | None = None) -> None:
-        """Ack these messages of leases: the future completes when that is on disk, and the rows beside it
-        with it, all or none."""
-        if self._note_leases(done, future, beside) is None:
-            self._books.commit.enqueue({}, future)
-        self._books.commit.kick()
-
-    def _note_leases(
+    def ack_leases(
         self, groups: Sequence[HandOut], future: Future[object] | None = None, beside: Rows | None = None
     ) -> RowsItem | None:
+        """Ack these messages of leases; with them the rows beside it, all or none. What `finish` has to be called with,
+        unless there is a future: that completes when it is on disk."""
         books, machine, waiters = self._books, self._machine, self._books.waiters
+        commit, ledger = books.commit, machine.ledger
         changed: Rows = dict(beside) if beside else {}
         with books.lock:
-            books.check_open(writes=True)
+            if books.is_ended:
+                books.check_open()
+            commit.check()
             # Whoever is served over a connection has all that there was room for, and looks again when there is more.
             was_full = waiters.callbacks and any(machine.room(lease.consumer) <= 0 for lease, _ in groups)
             if len(groups) > 1:
@@ -95,12 +93,15 @@ class Settlement:
                     machine.check_held(lease, offsets)
             for lease, offsets in groups:
                 changed.update(books.rows_of(machine.ack(lease, offsets)))
-                books.hand_outs.on_ack(lease)
+                if books.hand_outs.noted:
+                    books.hand_outs.on_ack(lease)
                 self._counts.acks += len(offsets)
-            item = books.commit.enqueue(changed, future) if changed else None
-            more = machine.retrying or machine.held or len(machine.consumers) > 1 or waiters.waiting or was_full
+            item = commit.enqueue(changed, future) if changed or future is not None else None
+            more = ledger.retrying or ledger.held or len(machine.consumers) > 1 or waiters.waiting or was_full
         if more:
             waiters.wake()
+        if future is not None:
+            commit.kick()
         return item
 
     def _by_lease(self, messages: Sequence[Message]) -> list[HandOut]:

@@ -202,7 +202,7 @@ class Subscription:
         if position > lane.position:
             nobody = self._lease(None, lane.id, Moment(0, 0))
             self.ledger.advance(lane, (), (), position, nobody, 0)
-            self.ledger.settle(lane, (), changes)
+            self.ledger.acked += lane.settle((), changes)
         return changes
 
     def seek(self, stream: int, position: int) -> Changes:

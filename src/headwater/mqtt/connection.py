@@ -123,7 +123,7 @@ class MqttConnection(Connection):
         reader, session = self._reader, self.session
         had_begun = reader.partial is not None
         packets = reader.feed(bytes(data))
-        waiting = reader.waiting_bytes
+        waiting = 0 if reader.partial is None else len(reader.partial)
         if had_begun or waiting:
             self.note_begun(waiting, is_another=not had_begun or len(packets) > 0)
         if packets and session is not None and not self._is_greeting:
@@ -241,6 +241,9 @@ class MqttConnection(Connection):
     def _settle(self, which: Which, error: HeadwaterError | None) -> None:
         numbers, places = which
         if numbers is NOBODY:
+            return
+        if error is None and numbers.receiving is None:
+            numbers.left -= 1  # there is nothing to remember of them
             return
         is_end = error is not None and self._ends_with(numbers, error)
         numbers.settle(places, error, is_end)

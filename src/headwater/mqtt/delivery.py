@@ -44,17 +44,19 @@ class Deliveries:
         self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: SubscriptionOptions
     ) -> Publishes:
         """The packets of the messages at these places, or of all."""
-        body, came_version, packets = self._came
-        if body is batch.data and came_version == version and not qos and places is None and not wish.identifier:
+        came, came_version, packets = self._came
+        if not qos and places is None and came_version == version and not wish.identifier and came is batch.data:
             return packets
-        as_published = wish.retain_as_published
-        key = (id(batch), None if places is None else tuple(places), version, qos, as_published, wish.identifiers)
+        identifiers = wish.identifiers if wish.identifier else ()
+        which = None if places is None else tuple(places)
+        key = (id(batch), which, version, qos, wish.retain_as_published, identifiers)
         kept = self._kept.known.get(key)
         if kept is not None and kept[0] is batch:
             return kept[1]
-        made = self.make(batch.body, places, version, qos, wish)
-        if batch.body.expiries is None:  # what is left of a message's time is another with each second
-            self._kept.keep(key, (batch, made), len(batch.data))
+        body = batch.body
+        made = self.make(body, places, version, qos, wish)
+        if body.expiries is None:  # what is left of a message's time is another with each second
+            self._kept.keep(key, (batch, made), len(body.data))
         return made
 
     def one(self, batch: Batch, version: int) -> bytes:
@@ -77,9 +79,9 @@ class Deliveries:
         aliases: Aliases | None = None,
     ) -> Publishes:
         """The same, made anew."""
-        topics: Sequence[str] = body.topics if places is None else body.topics_at(places)
         there: Sequence[int] = range(body.count) if places is None else places
-        payloads = [body.payload(place) for place in there]
+        topics: Sequence[str] = body.topics if len(there) == body.count else body.topics_at(there)
+        payloads = body.payloads_at(there)
         as_published = wish.retain_as_published and body.retain is not None
         retain = [bool(body.retain[place]) for place in there] if as_published and body.retain is not None else None
         blocks = self._blocks(body, there, wish.identifiers) if version == V5 else None

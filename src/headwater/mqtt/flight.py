@@ -62,7 +62,7 @@ class Flight:
             assert sent.copy is not None
             wish = self._session.wishes.get(sent.place[0], SubscriptionOptions())
             made = of_messages([sent.copy.message()], connection.version, sent.qos, wish)
-            connection.write(made.numbered([number], [True]))
+            connection.write(made.numbered([number], (0,)))
 
     def suspend(self) -> None:
         """The connection is lost."""
@@ -135,12 +135,25 @@ class Flight:
 
     def acknowledge(self, numbers: Sequence[int]) -> None:
         """The client is done with messages: of QoS 1, or of those that it refused."""
+        session = self._session
         was_full = self.window.room == 0
-        done = [(number, sent) for number in numbers if (sent := self.window.take(number)) is not None]
-        self._write({self._key(number): None for number, sent in done if sent.is_stored})
-        self._settle([sent for _, sent in done])
+        done = self.window.take(numbers)
+        stored: Rows = {self._key(number): None for number, sent in done if sent.is_stored}
+        if stored:
+            session.sessions.write(stored)
+        if session.overlaps is not None:
+            self._spare_others([sent for _, sent in done])
+        by_subscription: dict[int, list[Range]] = {}
+        for _, sent in done:
+            number, _, offset = sent.place
+            if sent.copy is None and sent.lease:
+                by_subscription.setdefault(number, []).append((sent.lease, abs(offset), abs(offset)))
+        for number, ranges in by_subscription.items():
+            pump = session.pumps.get(number)
+            if pump is not None:
+                pump.tell(served.Ack(0, ranges))
         if was_full:
-            self._session.on_writable()
+            session.on_writable()
 
     def receive(self, connection: MqttConnection, numbers: Sequence[int]) -> None:
         """The client has messages of QoS 2: they are not sent again, only their numbers are still in use."""
@@ -177,27 +190,12 @@ class Flight:
         if pump is None or not steps.ranges:
             sessions.write(steps.changed, stored)
         else:
-            pump.tell(served.Settle(steps.ranges, steps.changed, sessions.future(stored)))
+            pump.tell(served.Ack(0, steps.ranges, steps.changed, sessions.future(stored)))
 
     def complete(self, numbers: Sequence[int]) -> None:
         """The client has said the last word about messages of QoS 2: their numbers are free."""
-        done = [(number, sent) for number in numbers if (sent := self.window.take(number)) is not None]
-        self._write({self._key(number): None for number, _ in done})
+        self._write({self._key(number): None for number, _ in self.window.take(numbers)})
         self._session.on_writable()
-
-    def _settle(self, done: Sequence[Sent]) -> None:
-        """Messages are done with in their subscriptions, too."""
-        if self._session.overlaps is not None:
-            self._spare_others(done)
-        by_subscription: dict[int, list[Range]] = {}
-        for sent in done:
-            number, _, offset = sent.place
-            if sent.copy is None and sent.lease:
-                by_subscription.setdefault(number, []).append((sent.lease, abs(offset), abs(offset)))
-        for number, ranges in by_subscription.items():
-            pump = self._session.pumps.get(number)
-            if pump is not None:
-                pump.tell(served.Ack(0, ranges))
 
     def _spare_others(self, done: Sequence[Sent]) -> None:
         """Messages are done with in the other subscriptions that match them. It is noted there first: what is not done

@@ -49,8 +49,18 @@ class Publishes:
         if version == V5:
             blocks = [EMPTY] * len(payloads) if properties is None else properties
             payloads = [block + payload for block, payload in zip(blocks, payloads, strict=True)]
-        heads = self._heads(topics, payloads, Kind.PUBLISH << 4 | qos << 1, retain, 2 if qos else 0)
-        width = 3 if qos else 2
+        first, number_bytes, width = Kind.PUBLISH << 4 | qos << 1, 2 if qos else 0, 3 if qos else 2
+        heads: list[bytes] = []
+        known: dict[tuple[str, int, bool], bytes] = {}
+        for topic, tail, is_retained in zip(topics, payloads, retain or repeat(False), strict=False):
+            key = (topic, len(tail), is_retained)
+            head = known.get(key)
+            if head is None:
+                field = _topic_fields.known.get(topic) or _topic_field(topic)
+                length = variable_bytes(len(field) + number_bytes + len(tail))
+                head = known[key] = b"".join((bytes((first | is_retained,)), length, field))
+                self.longest_bytes = max(self.longest_bytes, len(head) + number_bytes + len(tail))
+            heads.append(head)
         pieces = [b""] * (width * self.count)
         pieces[::width] = heads
         pieces[width - 1 :: width] = payloads
@@ -63,40 +73,18 @@ class Publishes:
         made.count, made.longest_bytes, made._pieces = count, longest_bytes, [data]
         return made
 
-    def _heads(
-        self,
-        topics: Sequence[str],
-        tails: Sequence[bytes],
-        first: int,
-        retain: Sequence[bool] | None,
-        number_bytes: int,
-    ) -> list[bytes]:
-        heads: list[bytes] = []
-        known: dict[tuple[str, int, bool], bytes] = {}
-        for topic, tail, is_retained in zip(topics, tails, retain or repeat(False), strict=False):
-            key = (topic, len(tail), is_retained)
-            head = known.get(key)
-            if head is None:
-                field = _topic_fields.known.get(topic) or _topic_field(topic)
-                length = variable_bytes(len(field) + number_bytes + len(tail))
-                head = known[key] = b"".join((bytes((first | is_retained,)), length, field))
-                self.longest_bytes = max(self.longest_bytes, len(head) + number_bytes + len(tail))
-            heads.append(head)
-        return heads
-
     @property
     def data(self) -> bytes:
         """The packets with QoS 0."""
         return self._pieces[0]
 
-    def numbered(self, packet_ids: Sequence[int], again: Sequence[bool] | None = None) -> bytes:
-        """The packets with QoS 1 or 2, under these numbers; those that were sent before say so."""
+    def numbered(self, packet_ids: Sequence[int], again: Sequence[int] = ()) -> bytes:
+        """The packets with QoS 1 or 2, under these numbers; those at these places were sent before, and say so."""
         pieces = self._pieces.copy()
         pieces[1::3] = [number.to_bytes(2, "big") for number in packet_ids]
-        for place, is_again in enumerate(again or ()):
-            if is_again:
-                head = pieces[3 * place]
-                pieces[3 * place] = bytes((head[0] | DUP,)) + head[1:]
+        for place in again:
+            head = pieces[3 * place]
+            pieces[3 * place] = bytes((head[0] | DUP,)) + head[1:]
         return b"".join(pieces)
 
 

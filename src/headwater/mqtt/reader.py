@@ -51,11 +51,6 @@ class PacketReader:
         """4 or 5; 0 before the CONNECT. Known, too, where the rest of the CONNECT was wrong."""
         return self._decoder.version
 
-    @property
-    def waiting_bytes(self) -> int:
-        """How much of a packet has come that has not ended."""
-        return 0 if self.partial is None else len(self.partial)
-
     def feed(self, received: bytes) -> list[Received]:
         """What these bytes complete.
 

@@ -46,20 +46,15 @@ class Waiting(msgspec.Struct):
 class Sending(Flight):
     """What one session is sent."""
 
-    __slots__ = ("_outbox",)
+    __slots__ = ("outbox",)
 
     def __init__(self, session: MqttSession) -> None:
         super().__init__(session)
-        self._outbox: deque[Waiting] | None = None
+        self.outbox: deque[Waiting] | None = None
         """What waits for numbers to be on disk; None if nothing does."""
 
-    @property
-    def room(self) -> int:
-        """How many more messages the client takes now."""
-        return self.window.room if self._outbox is None else 0
-
     def suspend(self) -> None:
-        self._outbox = None
+        self.outbox = None
         super().suspend()
 
     # Messages
@@ -74,7 +69,9 @@ class Sending(Flight):
         if batch is None or wish.is_replay:
             messages = selection.messages if batch is None else selection.taken()
             return self._deliver_messages(pump, selection.root, messages, lease)
-        return self._deliver_batch(pump, batch, selection.places, lease, wish)
+        if session.overlaps is None or pump.kind not in PLAIN:
+            return self._deliver_places(pump, batch, selection.places, lease, wish)
+        return self._deliver_crossing(pump, batch, selection.places, lease, wish, session.overlaps)
 
     def _deliver_one(self, pump: Pump, batch: Batch) -> int:
         """One message, shown early, of a live subscription, by the shortest way; 0 if it has to go that of others."""
@@ -82,27 +79,24 @@ class Sending(Flight):
         connection: MqttConnection = session.connection  # type: ignore[assignment]  # those of its language
         overlaps, wish = session.overlaps, session.wishes[pump.number]
         is_alone = overlaps is None or pump.number not in overlaps.crossing
-        if self._outbox is None and connection.aliases is None and is_alone and wish.is_plain:
+        if self.outbox is None and connection.aliases is None and is_alone and wish.is_plain:
             data = session.mqtt.deliveries.one(batch, connection.version)
             if len(data) <= connection.bytes_max:
                 connection.write(data)
                 return len(data)
         return 0
 
-    def _deliver_batch(
+    def _deliver_crossing(
         self,
         pump: Pump,
         batch: Batch,
         places: Sequence[int] | None,
         lease: int,
         wish: SubscriptionOptions,
+        overlaps: Overlaps,
     ) -> int:
-        """Messages of a batch, or those at these places."""
-        session = self._session
-        overlaps, header = session.overlaps, batch.header
-        if overlaps is None or pump.kind not in PLAIN:
-            return self._deliver_places(pump, batch, places, lease, wish)
-        body = batch.body
+        """Messages of a batch, or those at these places, which other subscriptions of the session may match, too."""
+        session, header, body = self._session, batch.header, batch.body
         names: Sequence[str] = body.names
         if places is not None and len(places) < len(names):
             names = body.topics_at(places)
@@ -148,7 +142,7 @@ class Sending(Flight):
         wish: SubscriptionOptions,
         others: tuple[int, ...] = (),
     ) -> int:
-        """Messages of a batch that are wanted alike."""
+        """Messages of a batch that are wanted alike: those that were sent before go as they went then."""
         header = batch.header
         qos = min(wish.qos, qos_of(header.flags)) if lease else 0
         if not (lease and self.window.behind):
@@ -293,29 +287,29 @@ class Sending(Flight):
             self._put(made.data, {})
             self._done(pump, lease, root, offsets, others)
             return len(made.data)
-        add, subscription, qos = self.window.add, pump.number, made.qos
-        numbers: list[int] = []
-        again: list[bool] = []
+        window, subscription, qos = self.window, pump.number, made.qos
+        numbers, again = window.add(subscription, root, offsets, qos, lease, others)
         changed: Rows = {}
-        for place, offset in enumerate(offsets):
-            number, sent, is_again = add((subscription, root, offset), qos, lease)
-            numbers.append(number)
-            again.append(is_again)
-            if others:
-                sent.others = others
-            if qos == 2 and not sent.is_stored:
-                sent.is_stored = True
-                sent.copy = copies[place] if copies is not None else None
-                changed[self._key(number)] = rows.pack(sent)
-        if self.window.behind and not again[0]:
+        if qos == 2:
+            for place, number in enumerate(numbers):
+                sent = window.get(number)
+                if sent is not None and not sent.is_stored:
+                    sent.is_stored = True
+                    sent.copy = copies[place] if copies is not None else None
+                    changed[self._key(number)] = rows.pack(sent)
+        if window.behind and 0 not in again:
             # What was sent of it before this, and has not come again, is gone.
             here, first = (subscription, root), offsets[0]
-            self._end(self.window.forget(lambda place: place[:2] == here and 0 < place[2] < first))
-        data = made.numbered(numbers, again if any(again) else None)
-        if copies is None:
+            self._end(window.forget(lambda place: place[:2] == here and 0 < place[2] < first))
+        data = made.numbered(numbers, again)
+        if copies is not None:
+            self._put(data, changed, pump, [(lease, abs(offset), abs(offset)) for offset in offsets])
+        elif changed or self.outbox is not None:
             self._put(data, changed)
         else:
-            self._put(data, changed, pump, [(lease, abs(offset), abs(offset)) for offset in offsets])
+            session = self._session
+            assert session.connection is not None
+            session.connection.write(data)
         return len(data)
 
     def _put(
@@ -328,13 +322,13 @@ class Sending(Flight):
         """Have packets leave, after these rows are on disk and the packets before them have left; with the rows,
         messages may be done with in their subscription."""
         connection = cast("MqttConnection", self._session.connection)
-        if self._outbox is None:
+        if self.outbox is None:
             if not changed:
                 connection.write(data)
                 return
-            self._outbox = deque()
+            self.outbox = deque()
         waiting = Waiting(data, not changed)
-        self._outbox.append(waiting)
+        self.outbox.append(waiting)
         if not changed:
             return
 
@@ -352,14 +346,14 @@ class Sending(Flight):
             sessions.write(changed, stored)
         else:
             # It is in the middle of handing these out, and hears of it right after that.
-            pump.tell(served.Settle(done, changed, sessions.future(stored)))
+            pump.tell(served.Ack(0, done, changed, sessions.future(stored)))
 
     def _flush(self, connection: MqttConnection) -> None:
-        outbox = self._outbox
+        outbox = self.outbox
         while outbox and outbox[0].is_ready:
             connection.write(outbox.popleft().data)
         if not outbox:
-            self._outbox = None
+            self.outbox = None
             self._session.on_writable()
 
 

@@ -184,8 +184,9 @@ class MqttSession(SubscribingSession):
     @property
     def room(self) -> int:
         """How many more messages the client takes."""
-        is_whole = self.overlaps is None or self.overlaps.is_whole
-        return self._sending.room if is_whole else 0
+        sending, overlaps = self._sending, self.overlaps
+        may_send = sending.outbox is None and (overlaps is None or overlaps.is_whole)
+        return sending.window.room if may_send else 0
 
     @property
     def share_max(self) -> int:

@@ -77,34 +77,43 @@ class Window:
         """How many more messages may be sent."""
         return max(0, self.size - len(self._sent))
 
-    def add(self, place: Place, qos: int, lease: int) -> tuple[int, Sent, bool]:
-        """The number that a message goes with, and whether it went with it before."""
-        known = self._forget(place) if place in self.behind else None
-        if known is not None:
-            number, sent = known
-            sent.lease = lease
-            self._sent[number] = sent
-            return number, sent, True
-        number = self._last
-        while True:
-            number = number % NUMBER_MAX + 1
-            if number not in self._sent and number not in self._known_numbers:
-                break
-        self._last = number
-        sent = self._sent[number] = Sent(place, qos, lease=lease, is_stored=False)
-        return number, sent, False
+    def add(
+        self, subscription: int, root: str, offsets: Sequence[int], qos: int, lease: int, others: tuple[int, ...] = ()
+    ) -> tuple[list[int], list[int]]:
+        """The numbers that messages go with, and which of them, by their places, went with theirs before."""
+        there, taken, last = self._sent, self._known_numbers, self._last
+        numbers: list[int] = []
+        again: list[int] = []
+        for offset in offsets:
+            place = (subscription, root, offset)
+            if place in self.behind:
+                number, sent = self._forget(place)
+                sent.lease = lease
+                if others:
+                    sent.others = others
+                again.append(len(numbers))
+            else:
+                last = last % NUMBER_MAX + 1
+                while last in there or last in taken:
+                    last = last % NUMBER_MAX + 1
+                number, sent = last, Sent(place, qos, False, lease, False, None, others)
+            there[number] = sent
+            numbers.append(number)
+        self._last = last
+        return numbers, again
 
     def qos_of(self, place: Place) -> int | None:
         """The QoS of what was sent over an earlier connection."""
         known = self.behind.get(place)
         return None if known is None else known[1].qos
 
-    def take(self, number: int) -> Sent | None:
-        """What a number stood for, which is free again."""
-        sent = self._sent.pop(number, None)
-        if sent is not None and self.moved:
-            self.moved.discard(sent.place)
-        return sent
+    def take(self, numbers: Sequence[int]) -> list[tuple[int, Sent]]:
+        """What numbers stood for, which are free again."""
+        pop = self._sent.pop
+        found = [(number, sent) for number in numbers if (sent := pop(number, None)) is not None]
+        if self.moved:
+            self.moved.difference_update(sent.place for _, sent in found)
+        return found
 
     def get(self, number: int) -> Sent | None:
         """What a number stands for."""

@@ -71,8 +71,8 @@ class Wakes:
         self._fan_outs = fan_outs
         self._outbox = outbox
         fan_outs.serve(self._bell.ring)
-        self._reads = 0
-        """Since the last turn."""
+        self.reads = 0
+        """Since the last turn; whoever reads adds to it."""
         self.on_many_reads: Callable[[], None] = lambda: None
         """Does what else waits for the next turn, as it may not come soon."""
         self.rung: deque[Sleeper] = deque()
@@ -120,18 +120,16 @@ class Wakes:
             if self.rung or self._fan_outs.is_any:
                 self._bell.ring()
 
-    def on_read(self) -> None:
-        """Something was read."""
-        self._reads += 1
-        if self._reads >= READS_IN_TURN:
-            self._reads = 0
-            self.on_many_reads()
-            if self._bell.is_rung:
-                self._turn()
+    def interrupt(self) -> None:
+        """Very much was read in one turn of the loop: do what waits for the next."""
+        self.reads = 0
+        self.on_many_reads()
+        if self._bell.is_rung:
+            self._turn()
 
     def _turn(self) -> None:
         """A turn of the loop: tell some of what very many are to hear of, and wake some of those that were rung."""
-        self._reads = 0
+        self.reads = 0
         if self._fan_outs.is_any and len(self.rung) < TOLD_IN_TURN:
             self.is_looking = True
             try:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headwater.errors import HeadwaterError, Unauthenticated
+from headwater.server.bell import READS_IN_TURN
 from headwater.server.outbox import GATHER_READ_BYTES_MIN, GATHERED_BYTES_MAX
 from headwater.server.party import Host, Party, Waiter
 
@@ -276,7 +277,9 @@ class Connection(asyncio.BufferedProtocol):
                 wakes.wake()
             if outbox.is_open:
                 outbox.post()
-        wakes.on_read()
+        wakes.reads += 1
+        if wakes.reads >= READS_IN_TURN:
+            wakes.interrupt()
         listener.attention.on_read(self)
 
     def _on_full_read(self) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
+from functools import partial
 
 from headwater.delivery.cursor import Budget
 from headwater.delivery.lane import Lease, Remote
 from headwater.delivery.subscriber import Subscriber as Durable
 from headwater.errors import Closed, Gap, Malformed, Recalled
 from headwater.server.party import Party
-from headwater.server.pump import Pump
-from headwater.store.state import Rows
+from headwater.server.pump import Ack, Pump
 from headwater.wire import requests
 from headwater.wire.batches import Range
 
@@ -47,20 +47,23 @@ class DurablePump(Pump):
         self._hand_max = hand_max
         self._leases: dict[int, tuple[Lease, set[int], list[int]]] = {}
         """By number: the hand-out, what of it the client still has, and all of it in ascending order."""
-        durable.waiters.set(ticket, self.ring)
+        durable.waiters.set(ticket, partial(session.sessions.wakes.ring, self))
 
     def _pump(self) -> None:
         if self.ticket.recalls:
             self._recall()
-        room = min(self._credit_messages, self._hand_max, self.session.room)
-        if self.durable.consumers.count > 1:
-            room = min(room, self.session.share_max)
-        if not (room > 0 and self._may_send) and not self.durable.books.is_ended:
-            self.session.hold_back(self)
+        session, durable = self.session, self.durable
+        room = min(self._credit_messages, self._hand_max, session.room)
+        if len(durable.books.machine.consumers) > 1:
+            room = min(room, session.share_max)
+        if not (room > 0 and self._may_send) and not durable.books.is_ended:
+            session.hold_back(self)
             return
-        room_bytes = self._room_bytes
+        connection, write_bytes_max = session.connection, session.sessions.serving.write_bytes_max
+        waiting = connection.waiting_bytes if connection is not None else 0
+        room_bytes = max(1, min(self._credit_bytes, write_bytes_max - waiting))
         try:
-            found = self.durable.hand(self.ticket, room, room_bytes, Budget())
+            found = durable.hand(self.ticket, room, room_bytes, Budget())
         except Gap as gap:
             self.notice("gap", gap)
             self.ring()
@@ -77,8 +80,8 @@ class DurablePump(Pump):
             count, size = self._send(selection)
             room -= count
             room_bytes -= size
-        if self.durable.is_unread and not self._is_fetching:
-            self._fetch(self.durable.read_on, self.session.sessions.readers)
+        if not self._is_fetching and durable.is_unread:
+            self._fetch(durable.read_on, session.sessions.readers)
         if found and (room <= 0 or room_bytes <= 0):
             # There may be more. What is written leaves before the next look, and others have their turn.
             self.ring()
@@ -113,7 +116,7 @@ class DurablePump(Pump):
         """What the client means, of what it was given, hand-out by hand-out; Recalled (409) if it has nothing of it any
         more."""
         held: list[tuple[Lease, list[int]]] = []
-        for number, first, last in _merged(ranges):
+        for number, first, last in _merged(ranges) if len(ranges) > 1 else ranges:
             entry = self._leases.get(number)
             if entry is None:
                 raise Recalled(
@@ -129,18 +132,13 @@ class DurablePump(Pump):
                 held.append((entry[0], meant))
         return held
 
-    def _ack(self, id: int, ranges: list[Range]) -> None:
-        future: Future[object] = Future()
-        done = self._held(ranges)
-        self.session.answer_when(id, future)
-        self._note_done(done, None, future)
-
-    def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
-        self._note_done(self._held(ranges), beside, future)
-
-    def _note_done(self, done: list[tuple[Lease, list[int]]], beside: Rows | None, future: Future[object]) -> None:
+    def _ack(self, ack: Ack) -> None:
+        done, future = self._held(ack.ranges), ack.future
+        if future is None:
+            future = Future()
+            self.session.answer_when(ack.id, future)
         try:
-            self.durable.settlement.ack_leases(done, future, beside)
+            self.durable.settlement.ack_leases(done, future, ack.beside)
         except BaseException as error:
             future.set_exception(error)
             return

@@ -40,19 +40,16 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
     bytes: int
 
 
-class Ack(msgspec.Struct, frozen=True, gc=False):
+class Ack(msgspec.Struct, frozen=True):
     """The client is done with messages."""
 
     id: int
+    """By which it is answered, unless somebody else waits for it."""
     ranges: list[Range]
-
-
-class Settle(msgspec.Struct, frozen=True):
-    """The client is done with messages, and something else is noted together with that."""
-
-    ranges: list[Range]
-    beside: Rows
-    future: Future[object]
+    beside: Rows | None = None
+    """What is noted together with that."""
+    future: Future[object] | None = None
+    """Completes when it is on disk."""
 
 
 class Spare(msgspec.Struct, frozen=True, gc=False):
@@ -147,9 +144,7 @@ class Pump(Actor):
                 self._grant(message.messages, message.bytes)
                 self._serve()
             case Ack():
-                self._ack(message.id, message.ranges)
-            case Settle():
-                self._settle(message.ranges, message.beside, message.future)
+                self._ack(message)
             case Spare():
                 self._spare(message.root, message.offsets)
             case PutBack():
@@ -209,13 +204,6 @@ class Pump(Actor):
     def doubt(self) -> None:
         """It is to be asked again whether the client may have this."""
         self._version = -1
-
-    @property
-    def _room_bytes(self) -> int:
-        """What may be sent before it is to be looked again whether the client takes it."""
-        connection = self.session.connection
-        waiting = connection.waiting_bytes if connection is not None else 0
-        return max(1, min(self._credit_bytes, self.session.sessions.serving.write_bytes_max - waiting))
 
     def _serve(self) -> None:
         try:
@@ -284,10 +272,7 @@ class Pump(Actor):
 
     # What only some kinds understand
 
-    def _ack(self, id: int, ranges: list[Range]) -> None:
-        raise Malformed("only messages of a durable subscription are acked")
-
-    def _settle(self, ranges: list[Range], beside: Rows, future: Future[object]) -> None:
+    def _ack(self, ack: Ack) -> None:
         raise Malformed("only messages of a durable subscription are acked")
 
     def _spare(self, root: str, offsets: Sequence[int]) -> None:

@@ -541,6 +541,11 @@ class Body:
         offsets, start = self._payloads
         return self.data[start + offsets[place] : start + offsets[place + 1]]
 
+    def payloads_at(self, places: Sequence[int]) -> list[bytes]:
+        """The payloads of the messages at these places."""
+        (offsets, start), data = self._payloads, self.data
+        return [data[start + offsets[place] : start + offsets[place + 1]] for place in places]
+
     def longest(self) -> int:
         """The length of the longest payload."""
         offsets = self._payloads[0]
