@@ -85,19 +85,6 @@ class Audience(msgspec.Struct, eq=False):
             self.is_known = True
 
 
-def tell_all(batch: Batch, audience: Audience) -> None:
-    """The one way out: those whose filters match are given their selection of a batch."""
-    whole, is_early = Selection(batch.root, batch, batch.count), batch.is_early
-    is_for_some = is_early or batch.is_shown
-    for listener in audience.whole:
-        if not is_for_some or listener.takes_early is is_early:
-            listener.deliver(whole)
-    for listener, matched in audience.partly:
-        if not is_for_some or listener.takes_early is is_early:
-            places = batch.body.places_of(matched)
-            listener.deliver(Selection(batch.root, batch, len(places), places))
-
-
 class FanOut:
     """A batch, and those who are still to hear of it."""
 
@@ -145,7 +132,8 @@ class FanOuts:
         """Held by whoever carries on with what is under way;"""
         self._by = 0
         """the thread of that."""
-        self._by_root: dict[str, deque[FanOut]] = {}
+        self.by_root: dict[str, deque[FanOut]] = {}
+        """Those that are under way, of which some are still to hear of what a root has brought."""
         self._turns: deque[str] = deque()
         """The same roots, in the order in which they have their turns."""
         self._bytes = 0
@@ -154,19 +142,23 @@ class FanOuts:
     # For those who bring batches: one at a time for each root.
 
     def tell(self, batch: Batch, audience: Audience, left: int) -> tuple[int, FanOut | None]:
-        """Have all who are to hear of a batch hear of it, at once if they are not more than `left`; how many more may
-        be told at once, and the fan-out, if it is not over yet."""
+        """The one way out: have all who are to hear of a batch given their selection of it, at once if they are not
+        more than `left`; how many more may be told at once, and the fan-out, if it is not over yet."""
         if self._ring is None and not audience.is_known:
             self._look_up(audience, ALL)
         count = len(audience.whole) + len(audience.partly) if audience.is_known else ALL
-        if batch.root not in self._by_root and ((count <= AT_ONCE_MAX and count <= left) or self._ring is None):
-            tell_all(batch, audience)
+        if batch.root not in self.by_root and ((count <= AT_ONCE_MAX and count <= left) or self._ring is None):
+            is_early, whole = batch.is_early, Selection(batch.root, batch, batch.count)
+            is_for_some = is_early or batch.is_shown
+            for listener in audience.whole:
+                if not is_for_some or listener.takes_early is is_early:
+                    listener.deliver(whole)
+            for listener, matched in audience.partly:
+                if not is_for_some or listener.takes_early is is_early:
+                    places = batch.body.places_of(matched)
+                    listener.deliver(Selection(batch.root, batch, len(places), places))
             return left - count, None
         return left, self._wait(batch, audience)
-
-    def is_under_way(self, root: str) -> bool:
-        """Whether some are still to hear of what a root has brought."""
-        return root in self._by_root
 
     def _wait(self, batch: Batch, audience: Audience) -> FanOut | None:
         fan_out = FanOut(batch, audience)
@@ -174,10 +166,10 @@ class FanOuts:
         may_finish = not batch.is_early and self._by != threads.get_ident()
         batch.is_early = False  # whoever carries on, it goes through the buffers of those who take it
         with self._lock:
-            if batch.root not in self._by_root:
-                self._by_root[batch.root] = deque()
+            if batch.root not in self.by_root:
+                self.by_root[batch.root] = deque()
                 self._turns.append(batch.root)
-            self._by_root[batch.root].append(fan_out)
+            self.by_root[batch.root].append(fan_out)
             self._bytes += fan_out.weight
             is_over_limit, ring = self._bytes > WAITING_BYTES_MAX, self._ring
         if ring is not None:
@@ -216,7 +208,7 @@ class FanOuts:
     @property
     def is_any(self) -> bool:
         """Whether there is something to carry on with."""
-        return bool(self._by_root)
+        return bool(self.by_root)
 
     def carry_on(self, limit: int) -> None:
         """Tell so many more, at most, of the batch whose root has its turn."""
@@ -236,7 +228,7 @@ class FanOuts:
         with self._delivering:
             self._by = threads.get_ident()
             try:
-                while self._by_root:
+                while self.by_root:
                     self._carry_on(ALL)
             finally:
                 self._by = 0
@@ -247,7 +239,7 @@ class FanOuts:
                 return
             self._turns.rotate(-1)
             root = self._turns[-1]
-            waiting = self._by_root[root]
+            waiting = self.by_root[root]
             fan_out = waiting[0]
         if not fan_out.audience.is_known:
             self._look_up(fan_out.audience, NAMES_FOR_ONE * limit)
@@ -259,7 +251,7 @@ class FanOuts:
             waiting.popleft()
             self._bytes -= fan_out.weight
             if not waiting:
-                del self._by_root[root]
+                del self.by_root[root]
                 self._turns.remove(root)
             fan_out.is_over = True
         for call in fan_out.after:

@@ -90,7 +90,7 @@ class Listeners:
 
     def may_show(self, root: str) -> bool:
         """Whether what a root brings may be shown at once: else it comes after what is still being delivered."""
-        return not self.fan_outs.is_under_way(root)
+        return root not in self.fan_outs.by_root
 
     def show(self, batch: Batch) -> None:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""

@@ -29,7 +29,7 @@ _topic_fields: Memo[str, bytes] = Memo(FIELDS_CACHED_MAX)
 class Publishes:
     """The packets of some messages, in their order."""
 
-    __slots__ = ("_pieces", "count", "longest_bytes", "qos")
+    __slots__ = ("_pieces", "count", "data", "longest_bytes", "qos")
 
     def __init__(
         self,
@@ -64,19 +64,16 @@ class Publishes:
         pieces = [b""] * (width * self.count)
         pieces[::width] = heads
         pieces[width - 1 :: width] = payloads
-        self._pieces = pieces if qos else [b"".join(pieces)]
+        self._pieces = pieces if qos else []
+        self.data = b"" if qos else b"".join(pieces)
+        """The packets with QoS 0."""
 
     @staticmethod
     def received(data: bytes, count: int, longest_bytes: int) -> Publishes:
         """Packets with QoS 0 that go out as they came."""
         made = Publishes((), (), version=V4)
-        made.count, made.longest_bytes, made._pieces = count, longest_bytes, [data]
+        made.count, made.longest_bytes, made.data = count, longest_bytes, data
         return made
-
-    @property
-    def data(self) -> bytes:
-        """The packets with QoS 0."""
-        return self._pieces[0]
 
     def numbered(self, packet_ids: Sequence[int], again: Sequence[int] = ()) -> bytes:
         """The packets with QoS 1 or 2, under these numbers; those at these places were sent before, and say so."""

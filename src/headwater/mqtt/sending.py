@@ -61,30 +61,36 @@ class Sending(Flight):
 
     def deliver(self, pump: Pump, selection: Selection) -> int:
         """Send messages; how many bytes that took of the credit."""
-        batch = selection.batch
-        if batch is not None and batch.topic is not None and (size := self._deliver_one(pump, batch)):
-            return size
-        session = self._session
-        wish, lease = session.wishes[pump.number], selection.lease.number if selection.lease is not None else 0
+        session, batch, places = self._session, selection.batch, selection.places
+        overlaps, wish = session.overlaps, session.wishes[pump.number]
+        lease = selection.lease.number if selection.lease is not None else 0
         if batch is None or wish.is_replay:
             messages = selection.messages if batch is None else selection.taken()
             return self._deliver_messages(pump, selection.root, messages, lease)
-        if session.overlaps is None or pump.kind not in PLAIN:
-            return self._deliver_places(pump, batch, selection.places, lease, wish)
-        return self._deliver_crossing(pump, batch, selection.places, lease, wish, session.overlaps)
+        if not lease and not wish.no_local and (overlaps is None or pump.number not in overlaps.crossing):
+            size = self._deliver_alike_to_all(batch, places, wish)
+            if size:
+                return size
+        if overlaps is None or pump.kind not in PLAIN:
+            return self._deliver_places(pump, batch, places, lease, wish)
+        return self._deliver_crossing(pump, batch, places, lease, wish, overlaps)
 
-    def _deliver_one(self, pump: Pump, batch: Batch) -> int:
-        """One message, shown early, of a live subscription, by the shortest way; 0 if it has to go that of others."""
+    def _deliver_alike_to_all(self, batch: Batch, places: Sequence[int] | None, wish: SubscriptionOptions) -> int:
+        """Messages of a live subscription, in the packets that all get who wish like this; 0 if this client cannot."""
         session = self._session
-        connection: MqttConnection = session.connection  # type: ignore[assignment]  # those of its language
-        overlaps, wish = session.overlaps, session.wishes[pump.number]
-        is_alone = overlaps is None or pump.number not in overlaps.crossing
-        if self.outbox is None and connection.aliases is None and is_alone and wish.is_plain:
+        connection = cast("MqttConnection", session.connection)
+        if self.outbox is not None or self.window.moved or connection.aliases is not None:
+            return 0
+        if batch.topic is not None and not wish.identifier:
             data = session.mqtt.deliveries.one(batch, connection.version)
-            if len(data) <= connection.bytes_max:
-                connection.write(data)
-                return len(data)
-        return 0
+            longest_bytes = len(data)
+        else:
+            made = session.mqtt.deliveries.get(batch, places, connection.version, 0, wish)
+            data, longest_bytes = made.data, made.longest_bytes
+        if longest_bytes > connection.bytes_max:
+            return 0
+        connection.write(data)
+        return len(data)
 
     def _deliver_crossing(
         self,

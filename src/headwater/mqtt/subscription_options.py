@@ -19,11 +19,6 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, array_like=True):
     """More identifiers, where several subscriptions bring one message; never of one that is stored."""
 
     @property
-    def is_plain(self) -> bool:
-        """Whether all who wish like this get the same packets."""
-        return not (self.no_local or self.identifier or self.is_replay)
-
-    @property
     def identifiers(self) -> tuple[int, ...]:
         """As the properties of a PUBLISH have it."""
         return (self.identifier, *self.others) if self.identifier else ()

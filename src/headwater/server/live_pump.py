@@ -37,14 +37,14 @@ class LivePump(Pump):
             return False
         batch = selection.batch
         assert batch is not None
-        if batch.topic is not None:  # one message without options: there is credit for one
-            self._send(selection)
-        elif batch.body.expiries is not None:
-            return False
-        elif self._credit_messages >= batch.count and self._credit_bytes >= len(batch.data):
-            self._send(selection)
-        else:
-            self._send_some(selection)
+        if batch.topic is None:  # else it is one message without options, and there is credit for one
+            body = batch.body
+            if body.expiries is not None:
+                return False
+            if self._credit_messages < selection.count or self._credit_bytes < len(body.data):
+                self._send_some(selection)
+                return True
+        self._send(selection)
         return True
 
     def _pump(self) -> None:
