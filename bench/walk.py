@@ -30,6 +30,8 @@ from headwater.server.server import Server
 from headwater.serving.composition import server_of
 
 SOURCE = str(Path(headwater.__file__).parent)
+PULSE = str(Path(headwater.__file__).parent / "server" / "watch" / "pulse.py")
+"""What beats four times a second, whatever the messages do."""
 QUIET_S = 0.3
 """After so long nothing of a message is under way any more."""
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01"
@@ -47,7 +49,9 @@ class Walk:
         """Of `sys.setprofile`."""
         if event == "call" and self.is_on and frame.f_code.co_filename.startswith(SOURCE):
             module = frame.f_code.co_filename[len(SOURCE) + 1 :].removesuffix(".py")
-            if not frame.f_code.co_name.startswith("<"):
+            caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+            is_of_a_timer = PULSE in (frame.f_code.co_filename, caller)
+            if not (frame.f_code.co_name.startswith("<") or is_of_a_timer):
                 self.calls.append((module, frame.f_code.co_qualname))
 
     def tell(self, name: str) -> None:
