@@ -15,7 +15,7 @@ from headwater.cli.advice import at_the_command_line
 
 SOURCE = Path(headwater.__file__).parent
 CODE = re.compile(
-    r"\b(bus|headwater|message|reading)\.[a-z_]+\(|\bbus\.[a-z_]+|\b[a-z_]+=(True|False|None|[\"'{\[])|`with "
+    r"\b(bus|headwater|message|reading)\.[a-z_]+\(|\bbus\.[a-z_]+|\bNone\b|\b[a-z_]+=(True|False|None|[\"'{\[])|`with "
 )
 TO_PROGRAMS = ("arrow/", "cli/work.py", "client/", "delivery/mending.py", "payload.py", "seal.py", "spark/", "work/")
 """What a command does not ask for, or where Python is what is wanted."""
@@ -63,6 +63,9 @@ def data(tmp_path: Path) -> Path:
         ("dead redrive none --all", "headwater subs lists those that are"),
         ("remove-root none --yes", "headwater topics shows what there is"),
         ("replay # --after 1", "--after ROOT=OFFSET"),
+        ("pub home/x 1 --ttl-s -1", "--ttl-s is -1.0; use more than 0, or leave it out"),
+        ("sub home/x --id t --start earlyest", "write earliest, latest, an offset"),
+        ("tokens add ann --role boss", '"boss" is no role; use one of reader, operator, admin'),
         ("pub home/x 1 --sequence 1", "--sequence needs --producer NAME"),
     ],
 )

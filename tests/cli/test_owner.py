@@ -52,6 +52,18 @@ def test_commands_that_change_something_go_through_the_server_and_say_so(data: P
     here("purge", "home/x", "--yes", data=data)
 
 
+def test_a_second_server_is_told_which_one_serves_the_folder(data: Path, server: Served):
+    refused = subprocess.run(
+        [sys.executable, "-m", "headwater", "serve", "--data", data, "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    where = f"process {server.process.pid} at headwater://127.0.0.1:{server.port}; stop that one"
+    assert f'"{data}" is served already, by {where}' in refused.stderr
+
+
 def test_the_urls_that_are_shown_are_the_servers_own(data: Path, server: Served):
     shown = here("clients", "add", "bob", data=data).stdout
     assert re.search(rf"use it: headwater://bob:[^@]+@127\.0\.0\.1:{server.port}$", shown, re.MULTILINE)

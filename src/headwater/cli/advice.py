@@ -22,6 +22,10 @@ IN_PYTHON = {
     r"; use bus\.stage and bus\.commit_stage instead": "; publish to another topic",
     r"\bclose those that nobody reads any more \(`with .*?` does\)": "end commands that nobody reads",
     r"\bask with bus\.request, which waits below (\S+), or grant": r"have answers sent below \1, or grant",
+    r" \(in Python also None\)": "",
+    r"\bexpire_after_s is (.*?); use seconds above 0, or None\b": r"--expire-after-s is \1; say more, or leave it out",
+    r"\bttl_s is (.*?); use seconds above 0, or None\b": r"--ttl-s is \1; use more than 0, or leave it out",
+    r"_s is (.*?); use seconds from 0, or None\b": r"_s is \1; use seconds from 0, or leave it out",
 }
 """What is said, and what is said instead."""
 

@@ -226,7 +226,15 @@ def start(text: str) -> Start:
         return "earliest"
     if text == "latest":
         return "latest"
-    return int(text) if text.isdecimal() else moment(text, ago=True)
+    if text.isdecimal():
+        return int(text)
+    try:
+        return moment(text, ago=True)
+    except Malformed:
+        raise Malformed(
+            f'"{text}" is no place to start; write earliest, latest, an offset such as 1200, or a moment: '
+            "2026-01-31T12:00, or 90s, 5m, 2h, 1d ago"
+        ) from None
 
 
 def after(given: list[str]) -> int | dict[str, int] | None:

@@ -12,7 +12,7 @@ import typer
 from headwater.cli.options import Json
 from headwater.cli.output import emit
 from headwater.clock import SystemClock, to_datetime
-from headwater.errors import Malformed
+from headwater.errors import Malformed, Owned
 from headwater.settings import flag, known, load
 
 
@@ -101,10 +101,22 @@ def serve(
     if json:
         raise Malformed("--json is about --print-config; for logs as JSON use --log-json")
     from headwater.serving.process import run
+    from headwater.store.files import DiskFiles
+    from headwater.store.owner import owner_of
     from headwater.store.permissions import close_by_default
 
     close_by_default()
-    raise typer.Exit(run(loaded, lambda url: _announce(url, loaded.process.log_json)))
+    try:
+        code = run(loaded, lambda url: _announce(url, loaded.process.log_json))
+    except Owned:
+        owner = owner_of(DiskFiles(), loaded.data)
+        if owner is None:
+            raise
+        raise Owned(
+            f'"{loaded.data}" is served already, by process {owner.pid} at {owner.url}; stop that one, or serve '
+            "another folder with --data"
+        ) from None
+    raise typer.Exit(code)
 
 
 def _flags(named: Mapping[str, object], others: list[str]) -> dict[str, tuple[str, object]]:

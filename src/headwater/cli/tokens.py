@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater.access.tokens import TokenInfo
+from headwater.access.tokens import ROLES, TokenInfo
 from headwater.admin import Admin
 from headwater.cli.addresses import addresses, hint
 from headwater.cli.options import At, CommandGroup
 from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
+from headwater.errors import Malformed
 
 app = CommandGroup(help="Tokens that open the HTTP API for clients: add, list, remove.", no_args_is_help=True)
 
@@ -39,6 +40,8 @@ def add(
 
     With --json: an object with id, client, role and token.
     """
+    if role not in ROLES:  # as the bus says it; a server would say that it cannot read the request
+        raise Malformed(f'"{safe(role)}" is no role; use one of {", ".join(ROLES)}')
     with at.own() as bus:
         made = tokens_of(bus).add(client, role)
         where = addresses(at, bus)

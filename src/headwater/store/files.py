@@ -293,6 +293,10 @@ class DiskFiles:
                 raise
             self._copy(old, new)
 
+    def lead_to(self, old: str, new: str) -> None:
+        """Make a name that leads to a file, on whatever disk that is."""
+        os.symlink(os.path.abspath(old), new)
+
     def _copy(self, old: str, new: str) -> None:
         source = self.open(old, write=False)
         try:

@@ -21,17 +21,22 @@ def refusal(path: str, error: OSError) -> ReadOnly:
     """What to tell somebody who may not write to a folder."""
     if error.errno == errno.EROFS:
         return ReadOnly(
-            f'"{path}" is on a disk that is mounted to be read only; have it mounted to be written, or copy the folder '
-            "elsewhere, also to look at it"
+            f'"{path}" is on a disk that is mounted to be read only: what is there can be looked at, not changed; have '
+            "it mounted to be written, or copy the folder elsewhere"
         )
     return ReadOnly(
         f'"{path}" may not be read and written by this user; do this as the user whose folder it is, or give it away'
     )
 
 
+def is_writable(path: str) -> bool:
+    """Whether something can be written in a folder, as far as its permissions and its disk say; True if it is none."""
+    return not os.path.isdir(path) or os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 def check_writable(path: str) -> None:
-    """ReadOnly (503) if nothing can be written in a folder: also those who only read it need that, for RocksDB."""
-    if os.path.isdir(path) and not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+    """ReadOnly (503) if nothing can be written in a folder."""
+    if not is_writable(path):
         is_mounted_so = os.statvfs(path).f_flag & os.ST_RDONLY
         raise refusal(path, OSError(errno.EROFS if is_mounted_so else errno.EACCES, ""))
 

@@ -20,8 +20,18 @@ from headwater.store import chain
 from headwater.store import state as rows
 from headwater.store.chain import OF_BITS, Link
 from headwater.store.files import DiskFiles, Files
-from headwater.store.permissions import check_writable
-from headwater.store.rocksdb import ADVICE, check_files, checkpoint, open_rocks, open_secondary, scan_rocks, unreadable
+from headwater.store.linked import Linked
+from headwater.store.permissions import check_writable, is_writable
+from headwater.store.rocksdb import (
+    ADVICE,
+    check_files,
+    check_room,
+    checkpoint,
+    open_rocks,
+    open_secondary,
+    scan_rocks,
+    unreadable,
+)
 from headwater.store.state import Rows
 from headwater.store.state_marks import Known, Marks
 from headwater.store.state_recovery import ALL_GROUPS, Loss, is_continuous, loss_rows, lost_tail, mend_logs
@@ -94,11 +104,13 @@ class RocksState:
             return open_rocks(self.path), known
         except Exception as error:
             check_writable(self.path)
+            check_room(self.path, error)
             if not self._mend_logs(known):
                 raise Failed(f'the state in "{self.path}" does not open ({error}); {ADVICE}') from error
         try:
             return open_rocks(self.path), known
         except Exception as error:
+            check_room(self.path, error)
             raise Damaged(f'the state in "{self.path}" does not open ({error}); {ADVICE}') from error
 
     def _mend_logs(self, known: Known, cut_after: int | None = None) -> bool:
@@ -344,11 +356,14 @@ class RocksReader:
         self._files = DiskFiles()
         check_files(self._files, path)
         self._private = self._files.make_private_folder("headwater-reader-")
+        self._linked: Linked | None = None
+        """Where the folder takes no writes."""
         try:
-            self._db = open_secondary(path, self._private)
+            if not is_writable(path):
+                self._linked = Linked(self._files, path, self._private)
+            self._db = open_secondary(self._linked.path if self._linked else path, self._private)
         except Exception as error:
             self._remove_private()
-            check_writable(path)
             raise Failed(f'the state in "{path}" does not open ({error}); {ADVICE}') from error
 
     def get(self, key: bytes) -> bytes | None:
@@ -385,6 +400,8 @@ class RocksReader:
 
     def refresh(self) -> None:
         """See what the owner wrote meanwhile."""
+        if self._linked is not None:
+            self._linked.refresh()
         self._db.try_catch_up_with_primary()
 
     def close(self) -> None:

@@ -5,11 +5,13 @@ Everything that is asked of RocksDB itself is here and in `store.rocks`.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from headwater.errors import Closed, Damaged, HeadwaterError
+from headwater.errors import Closed, Damaged, DiskFull, HeadwaterError
 from headwater.store import wal
 from headwater.store.files import Files
 from headwater.store.state import CHAIN
@@ -97,6 +99,12 @@ def check_files(files: Files, path: str) -> None:
         except (OSError, ValueError) as error:  # perhaps its owner begins a new one at this moment
             reason = str(error)
     raise Damaged(f'the state in "{path}" does not open (its list of files: {reason}); {ADVICE}')
+
+
+def check_room(path: str, error: Exception) -> None:
+    """DiskFull (503) if a state did not open for want of room, by what RocksDB said."""
+    if any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT)):
+        raise DiskFull(f'"{path}" cannot be opened: its disk is full; make room there') from error
 
 
 @contextmanager
