@@ -372,7 +372,7 @@ def open(
     async def make(handlers: Handlers) -> Bus:
         return Bus(await asyncio.to_thread(opened), handlers)
 
-    return BusOpening(make, has_sessions=False)
+    return BusOpening(make)
 
 
 def connect(

@@ -245,8 +245,8 @@ B = TypeVar("B", bound=WorkingBus)
 class BusOpening(Opening[B]):
     """A bus that is still to be opened: `await` it, use it in `async with`, or register handlers and `run` it."""
 
-    def __init__(self, make: Callable[[Handlers], Awaitable[B]], *, has_sessions: bool) -> None:
-        self._handlers = Handlers(is_asynchronous=True, has_sessions=has_sessions)
+    def __init__(self, make: Callable[[Handlers], Awaitable[B]]) -> None:
+        self._handlers = Handlers(is_asynchronous=True)
         self._bus: B | None = None
 
         async def opened() -> B:

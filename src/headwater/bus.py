@@ -21,7 +21,6 @@ from headwater.delivery.durables import Durables
 from headwater.delivery.live import Live, Policy
 from headwater.delivery.mending import write_of
 from headwater.delivery.options import (
-    NO_SESSIONS,
     Options,
     SubscriptionKind,
     check_none_of_live,
@@ -29,6 +28,7 @@ from headwater.delivery.options import (
     kind_of,
     stated,
 )
+from headwater.delivery.own_session import OwnSession
 from headwater.delivery.own_topics import STATES, own_topic
 from headwater.delivery.reader import Reader
 from headwater.delivery.replay import Reading
@@ -104,8 +104,9 @@ class Bus(surface.Threaded):
         self._commit = core.roots.commit
         self._check_open = core.check_open
         self._replies = Replies("embedded", core.config.requests_max)
-        handlers = Handlers(is_asynchronous=False, has_sessions=False, check_open=lambda: core.check_open(writes=True))
+        handlers = Handlers(is_asynchronous=False, check_open=lambda: core.check_open(writes=True))
         self._workers = Workers(weakly(self.subscribe), core.clock, handlers)
+        self._session = OwnSession(core.dispatcher)
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -126,7 +127,7 @@ class Bus(surface.Threaded):
 
     @property
     def session(self) -> str | None:
-        return None
+        return None if self.is_read_only else self._session.id
 
     @property
     def client_id(self) -> str | None:
@@ -138,6 +139,7 @@ class Bus(surface.Threaded):
 
     def close(self) -> None:
         self._workers.end()
+        self._session.end()
         self.core.close()
 
     def __del__(self) -> None:
@@ -230,7 +232,7 @@ class Bus(surface.Threaded):
         if destination is not None:
             raise Malformed("an embedded bus pushes nothing to a destination; serve it, and subscribe there")
         if kind_of(kind, id) == "session":
-            raise Malformed(NO_SESSIONS)
+            id = self._session.own(filter, given)
         if id is None:
             check_none_of_live(given, start)
             return self._keeping(self.core.listen(filter, when_full, is_forgettable=True))

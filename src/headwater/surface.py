@@ -204,8 +204,8 @@ class Bus(Made, Protocol):
 
     @property
     def session(self) -> str | None:
-        """The id of its session at the server; embedded, None. A lost connection comes back to it; `connect` with
-        `session=` goes on with it in another process."""
+        """The id of its session at the server. A lost connection comes back to it; `connect` with `session=` goes on
+        with it in another process. Embedded, its session lasts as long as it is open; None beside the owner."""
 
     @property
     def client_id(self) -> str | None:
@@ -378,7 +378,8 @@ class Bus(Made, Protocol):
         With `on_resume="redrive"`, whoever comes back to it gets its dead letters again first, in order, if nobody took
         from it meanwhile.
 
-        Served, `kind="session"` makes a durable one without an id of its own, which goes with its session.
+        `kind="session"` makes a durable one without an id of its own, which goes with its session: embedded, when the
+        bus is closed.
 
         Served, `destination=(host, port)` has messages pushed to where somebody listens (`headwater.receive`): a
         channel of this client, whose id is returned, and which `unsubscribe` ends.
@@ -444,8 +445,8 @@ class Bus(Made, Protocol):
     ) -> None:
         """Have a function handle the messages of a subscription, while handlers are run: `bus.run()`.
 
-        The subscription is made then, with the options of `subscribe`: without an id it is a live one, or served, with
-        `kind="session"`, a durable one of this session. When the function returns, its message is acked. An exception
+        The subscription is made then, with the options of `subscribe`: without an id it is a live one, or with
+        `kind="session"` a durable one of this session. When the function returns, its message is acked. An exception
         nacks it with its traceback; `headwater.Reject("why")` makes it a dead letter, and `headwater.Retry("why",
         after_s=30)` chooses the delay.
 

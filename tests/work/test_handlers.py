@@ -195,18 +195,6 @@ def test_with_asyncio_too_one_that_is_defined_again_takes_its_own_place() -> Non
     assert heard == ["first", "second"]
 
 
-def test_an_embedded_bus_says_at_once_that_it_has_no_sessions() -> None:
-    opening = headwater.aio.open(":memory:")
-    with headwater.open(":memory:") as bus:
-        for use in (
-            lambda: bus.consume("a/#", handle, kind="session"),
-            lambda: opening.consume("a/#", handle_soon, kind="session"),
-            lambda: bus.subscribe("a/#", kind="session"),
-        ):
-            with pytest.raises(Malformed, match=r"give the subscription an id.*or serve the folder"):
-                use()
-
-
 def test_a_handler_of_a_session_goes_on_after_the_process_and_is_gone_with_its_session(tmp_path: Path) -> None:
     heard: list[str] = []
 

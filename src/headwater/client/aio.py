@@ -411,4 +411,4 @@ def connect(
         await client.open()
         return Bus(client, handlers)
 
-    return BusOpening(make, has_sessions=True)
+    return BusOpening(make)

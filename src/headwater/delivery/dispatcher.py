@@ -94,6 +94,8 @@ class Dispatcher:
         """Hears of messages that timed out, and that are handed out again; from any thread."""
         self.listeners = Listeners(config, roots.commit.run)
         self._served: dict[str, Subscriber] = {}
+        self.in_session: set[str] = set()
+        """Ids of those that go with the session of the process, and do not expire before that is over."""
         self.directory = Directory(state, config, self.listeners.patterns)
         self.row = self.directory.row
         """A subscription as it is stored, by its id."""
@@ -440,6 +442,9 @@ class Dispatcher:
             if served is not None and served.consumers.count:
                 if unused_s > after_s / 4:
                     self._note_use(served)
+            elif row.options.id in self.in_session:
+                if unused_s > after_s / 4:
+                    self.use(row.options.id, self._note_use)
             elif unused_s > after_s:
                 abandoned.append(row)
         return [row.options.id for row in abandoned if self._roots.commit.run(partial(self._expire, row))]

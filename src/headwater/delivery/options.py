@@ -111,10 +111,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 SubscriptionKind = Literal["named", "session", "live"]
 """A durable subscription with an id of its own, one that goes with its session, and one that goes with its reader."""
-NO_SESSIONS = (
-    'kind is "session", and an embedded bus has no sessions: give the subscription an id, which outlives the process, '
-    "or serve the folder (headwater serve) and connect to it"
-)
 
 
 def kind_of(kind: SubscriptionKind | None, id: object) -> SubscriptionKind:

@@ -15,7 +15,6 @@ import msgspec
 from headwater import threads
 from headwater.config import Config
 from headwater.delivery.options import (
-    NO_SESSIONS,
     Options,
     SubscriptionKind,
     check_none_of_live,
@@ -148,12 +147,8 @@ def check_function(function: object, *, is_asynchronous: bool) -> None:
 class Handlers:
     """The handlers of one bus."""
 
-    def __init__(
-        self, *, is_asynchronous: bool, has_sessions: bool = True, check_open: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, *, is_asynchronous: bool, check_open: Callable[[], None] | None = None) -> None:
         self.is_asynchronous = is_asynchronous
-        self.has_sessions = has_sessions
-        """Whether the bus is a server's: an embedded one has none."""
         self._check_open = check_open
         self._lock = threads.Lock()
         self._handlers: list[Handler] = []
@@ -181,8 +176,6 @@ class Handlers:
         if self._check_open is not None:
             self._check_open()
         handler.check(config, is_asynchronous=self.is_asynchronous)
-        if handler.kind == "session" and not self.has_sessions:
-            raise Malformed(NO_SESSIONS)
         with self._lock:
             place = self._place_of(handler)
             if place is None:
