@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import headwater
+
 REPO = Path(__file__).resolve().parents[2]
 FILES = ("src/headwater/version.py", "deploy/helm/headwater/Chart.yaml", "CHANGELOG.md", "deploy/release.py")
 
@@ -19,7 +21,15 @@ def copy(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPO / name, tmp_path / name)
+    note(tmp_path)
     return tmp_path
+
+
+def note(copy: Path) -> None:
+    """Something that is unreleased."""
+    changed = copy / "CHANGELOG.md"
+    text = changed.read_text(encoding="utf-8")
+    changed.write_text(text.replace("## Unreleased\n", "## Unreleased\n\n### Fixed\n\n- That.\n", 1), encoding="utf-8")
 
 
 def release(copy: Path, version: str) -> subprocess.CompletedProcess[str]:
@@ -33,13 +43,13 @@ def texts(copy: Path) -> dict[str, str]:
 
 def test_a_release_has_its_number_in_all_places_and_keeps_what_was_noted(copy: Path) -> None:
     before = texts(copy)
-    assert release(copy, "1.0.0").returncode == 0
+    assert release(copy, "77.0.0").returncode == 0
     after = texts(copy)
-    assert '\n__version__ = "1.0.0"\n' in after["src/headwater/version.py"]
+    assert '\n__version__ = "77.0.0"\n' in after["src/headwater/version.py"]
     chart = after["deploy/helm/headwater/Chart.yaml"]
-    assert "\nversion: 1.0.0\nappVersion: 1.0.0\n" in chart
+    assert "\nversion: 77.0.0\nappVersion: 77.0.0\n" in chart
     notes = before["CHANGELOG.md"].partition("## Unreleased\n")[2]
-    head, heading, section = after["CHANGELOG.md"].partition("\n## 1.0.0 – ")
+    head, heading, section = after["CHANGELOG.md"].partition("\n## 77.0.0 – ")
     assert head.endswith("## Unreleased\n")
     assert heading
     assert section.partition("\n")[2] == notes
@@ -55,14 +65,13 @@ def test_what_is_no_version_changes_nothing(copy: Path, wrong: str) -> None:
 
 
 def test_a_version_is_released_once_and_never_empty(copy: Path) -> None:
-    assert release(copy, "1.0.0").returncode == 0
+    assert release(copy, "77.0.0").returncode == 0
     before = texts(copy)
-    said = release(copy, "1.0.1")
+    said = release(copy, "77.0.1")
     assert "nothing unreleased" in said.stderr
-    changed = copy / "CHANGELOG.md"
-    changed.write_text(before["CHANGELOG.md"].replace("## Unreleased\n", "## Unreleased\n\n### Fixed\n\n- That.\n", 1))
-    said = release(copy, "1.0.0")
-    assert "has a section of 1.0.0" in said.stderr
+    note(copy)
+    said = release(copy, "77.0.0")
+    assert "has a section of 77.0.0" in said.stderr
     assert texts(copy)["src/headwater/version.py"] == before["src/headwater/version.py"]
 
 
@@ -85,3 +94,7 @@ def test_the_image_is_built_from_files_that_there_are() -> None:
     assert {"hatch_build.py", project["readme"], *project["license-files"]} <= {
         name for names in copied for name in names
     }
+
+
+def test_the_changelog_has_a_section_of_the_version_that_the_code_names() -> None:
+    assert f"\n## {headwater.__version__} – " in (REPO / "CHANGELOG.md").read_text(encoding="utf-8")
