@@ -434,6 +434,10 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     come through a proxy, raise it to `http_connections_max`."""
     http_followers_max: Annotated[int, IN_ALL] = 100
     """Those who follow messages as server-sent events; one more: QuotaExceeded (429)."""
+    http_searches_max: Annotated[int, IN_ALL] = 4
+    """Searches that run at a time, of the API and the dashboard; one more: QuotaExceeded (429)."""
+    http_searches_per_client_max: Annotated[int, PER_CLIENT] = 2
+    """The same of one client; one more: QuotaExceeded (429)."""
     http_restart_s_max: float = 30.0
     """The longest that a process which keeps failing is left before it is started again."""
 

@@ -6,12 +6,15 @@ One class serves threads and asyncio alike: over `headwater.connect` its methods
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
+from headwater.admin.search.search import MOST, Asked, Search
+from headwater.admin.search.wanted import Wanted
 from headwater.client.admin import Acl, Ask, Channels, Clients
 from headwater.client.bus import Bus
 from headwater.client.url import Address, Token
@@ -85,6 +88,26 @@ class Admin:
     def config(self) -> Any:
         """Every setting: `.name .value .default .source`."""
         return self.ask(wire.ListSettings())
+
+    def search(
+        self,
+        filter: str,
+        where: str | None = None,
+        *,
+        text: str | None = None,
+        key: str | None = None,
+        header: str | None = None,
+        after: Mapping[str, int] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        most: int = MOST,
+    ) -> Any:
+        """Messages by a condition on JSON fields (`$.sensor == "a"`), a text, a key or a header, over a range:
+        `.found .gaps .looked .total .is_end`, and `.places` to go on `after`."""
+        asked = Asked(filter, Wanted(where=where, text=text, key=key, header=header), after, since, until, most)
+        if not hasattr(self.bus, "_readable"):
+            return Search(self.bus, asked).to_its_end()
+        return asyncio.to_thread(lambda: Search(self.bus._readable(), asked).to_its_end())
 
     def pipelines(self) -> Any:
         """How far each root is archived: `.root .first .end .lake .archived .lag`."""

@@ -66,6 +66,7 @@ COMMANDS = {
     "work": "work:work",
     "what-if": "what_if:what_if",
     "replay": "replay:replay",
+    "search": "search:search",
     "sql": "sql:sql",
     "topics": "topics:topics",
     "top": "top:top",

@@ -11,7 +11,9 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """Of the server, natively."""
     folder: str = ""
-    """Of the bus: what whoever is on the server's machine is told to run names it."""
+    """Of the bus: what whoever is on the server's machine is told to run names it, and searches read it;"""
+    lake: str = ""
+    """and its lake, if it has one."""
     mqtt_path: str = ""
     """The door of MQTT clients that come over WebSockets: a Unix socket; empty if there is none."""
     host: str = "127.0.0.1"
@@ -27,6 +29,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     hello_bytes_max: int = 16 * 1024
     """The longest message of a WebSocket whose MQTT client nobody knows yet."""
     followers_max: int = 100
+    searches_max: int = 4
+    searches_per_client_max: int = 2
     node: str = ""
     """The name of this node in its cluster; empty without one,"""
     secret: bytes = b""

@@ -119,6 +119,7 @@ class Sidecar:
         return Outside(
             url=f"headwater+unix://{self._path}",
             folder=str(Path(self._server.core.folder).absolute()),
+            lake=self._server.core.config.lake,
             mqtt_path=self._mqtt_path if serving.mqtt else "",
             host=serving.http_host or serving.host,
             port=serving.http_port,
@@ -131,6 +132,8 @@ class Sidecar:
             connections_per_address_max=serving.http_connections_per_address_max,
             hello_bytes_max=serving.hello_bytes_max,
             followers_max=serving.http_followers_max,
+            searches_max=serving.http_searches_max,
+            searches_per_client_max=serving.http_searches_per_client_max,
             node=cluster.node if cluster is not None else "",
             secret=cluster.secret if cluster is not None else b"",
             log_json=self._process_settings.log_json,

@@ -536,6 +536,11 @@ class Body:
         """The key of each message; None if none has one."""
         return self._keys
 
+    @property
+    def payload_places(self) -> tuple[Sequence[int], int]:
+        """Where in what stands behind a place of `data` each payload begins, and the last ends; and that place."""
+        return self._payloads
+
     def payload(self, place: int) -> bytes:
         """One message's payload."""
         offsets, start = self._payloads

@@ -24,6 +24,7 @@ from headwater.admin.api import (
     rules,
     schedules,
     schemas,
+    search,
     sessions,
     subscriptions,
     tokens,
@@ -35,10 +36,12 @@ from headwater.admin.client import Admin
 from headwater.admin.dashboard import mount
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
+from headwater.admin.search.searches import Searches
 from headwater.serving.outside import Outside
 
 NOUNS = (
     messages,
+    search,
     schedules,
     schemas,
     topics,
@@ -100,6 +103,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.state.outside = outside
     app.state.gate = Gate(admin, outside)
     app.state.followers = Followers(app.state.gate, outside.followers_max)
+    app.state.searches = Searches(outside)
     app.state.growth = Growth()
     problem.install(app)
     app.add_middleware(Guard, gate=app.state.gate, outside=outside)

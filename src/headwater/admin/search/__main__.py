@@ -1,0 +1,7 @@
+"""`python -m headwater.admin.search`: a search that the process that serves HTTP starts."""
+
+import sys
+
+from headwater.admin.search.aside import run
+
+sys.exit(run())
