@@ -32,4 +32,6 @@ def test_messages_are_found_by_fields_texts_keys_and_headers(data: Path):
 def test_nothing_found_and_a_condition_that_is_none_are_told(data: Path):
     nothing = run("search", "home/#", "--text", "elsewhere", data=data, code=1)
     assert (nothing.stdout, nothing.stderr) == ("", "nothing was found\n")
-    assert "begins with $." in one_sentence("search", "home/#", "--where", "n > 1", data=data)
+    wrong = run("search", "home/#", "--where", "n > 1", data=data, code=2).stderr
+    assert one_sentence(wrong)
+    assert "begins with $." in wrong

@@ -175,7 +175,8 @@ class Search:
         if raw is None:
             return None
         body, purges = piece.body, raw.purges
-        places = body.select(self._wants_topic)
+        chosen = [number for number, name in enumerate(body.names) if self._wants_topic(name)]
+        places = None if len(chosen) == len(body.names) else body.places_of(chosen)
         now_us = round(self._bus.now.timestamp() * SECOND_US)
         if raw.first <= piece.offset(0) and piece.last <= raw.last and body.expiries is None and not len(purges):
             return places
