@@ -94,7 +94,11 @@ class Listeners:
 
     def show(self, batch: Batch) -> None:
         """Tell live subscriptions of messages that nobody waits for and that are not on disk yet; from any thread."""
-        audience = self._audience((batch.topic,) if batch.topic is not None else batch.body.names)
+        if batch.topic is None:
+            audience = self._audience(batch.body.names)
+        else:
+            with self._tree_lock:
+                audience = Audience(self._trees.match(batch.topic))
         self.fan_outs.tell(batch, audience, TURN_MAX)
 
     def hears_alone(self, topic: str) -> bool:

@@ -29,8 +29,8 @@ class Deliveries:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._kept: Memo[Key, tuple[Batch, Publishes]] = Memo(KEPT_MAX, BYTES_MAX)
-        self._one: Batch | None = None
-        """The message whose packets were made last."""
+        self._one: tuple[str, bytes] = ("", b"")
+        """The message whose packets were made last, or came last: its topic and payload."""
         self._packets: dict[int, bytes] = {}
         """By version."""
         self._came: tuple[bytes, int, Publishes] = (b"", 0, Publishes((), (), version=V5))
@@ -39,6 +39,10 @@ class Deliveries:
     def came(self, body: bytes, version: int, packets: Publishes) -> None:
         """Messages of this body came in packets that may go out as they are."""
         self._came = (body, version, packets)
+
+    def one_came(self, topic: str, payload: bytes, version: int, packet: bytes) -> None:
+        """A single message came with QoS 0 in a packet that may go out as it is."""
+        self._one, self._packets = (topic, payload), {version: packet}
 
     def get(
         self, batch: Batch, places: Sequence[int] | None, version: int, qos: int, wish: SubscriptionOptions
@@ -61,12 +65,13 @@ class Deliveries:
 
     def one(self, batch: Batch, version: int) -> bytes:
         """The packet of a single message with QoS 0, the same for all whose options are plain."""
-        if batch is not self._one:
-            self._one, self._packets = batch, {}
+        topic, payload = batch.topic, batch.payload
+        assert topic is not None
+        if self._one != (topic, payload):
+            self._one, self._packets = (topic, payload), {}
         packet = self._packets.get(version)
         if packet is None:
-            assert batch.topic is not None
-            packet = self._packets[version] = quiet_packet(batch.topic, batch.payload, version)
+            packet = self._packets[version] = quiet_packet(topic, payload, version)
         return packet
 
     def make(

@@ -174,7 +174,10 @@ class Run(msgspec.Struct, frozen=True):
 
     def by_root(self) -> dict[str, Run]:
         """The messages of each root, which become one batch; the order within a root is kept."""
-        roots = {topic: root_of(topic) for topic in set(self.names or self.topics)}
+        names = self.names or self.topics
+        if len(names) == 1:
+            return {root_of(names[0]): self}
+        roots = {topic: root_of(topic) for topic in set(names)}
         first = roots[self.topics[0]]
         if len(roots) == 1 or all(root == first for root in roots.values()):
             return {first: self}

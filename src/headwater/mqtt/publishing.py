@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import HeadwaterError
-from headwater.log.publish import Part
 from headwater.message import Headers
 from headwater.mqtt.kinds import V5, Kind
 from headwater.mqtt.packet_ids import NOBODY, Which
@@ -71,6 +70,10 @@ class Publishing:
             self._count(connection, len(run.packet_ids))
             numbers = connection.expect(Kind.PUBACK, run.packet_ids)
         parts = run.by_root()
+        if len(parts) == 1:
+            for root in parts:
+                self._publish(connection, root, run, (numbers, None))
+            return
         if numbers is not NOBODY:
             numbers.left = len(parts)
         for root, part in parts.items():
@@ -79,9 +82,7 @@ class Publishing:
                 if not part.topics:
                     connection.settle((numbers, ()))
                     continue
-            self._publish(
-                connection, root, part, (numbers, part.places if len(parts) > 1 and numbers is not NOBODY else None)
-            )
+            self._publish(connection, root, part, (numbers, part.places if numbers is not NOBODY else None))
 
     def take(self, connection: MqttConnection, packet: Publish) -> None:
         """One packet, with whatever properties."""
@@ -138,47 +139,37 @@ class Publishing:
         options: Options = PLAIN,
         sequence: int | None = None,
     ) -> None:
-        """Messages of one root; their packets go out as they are, if they may."""
-        session = self._session
-        try:
-            part = self._part(root, run, options)
-            if run.data and len(run.topics) > 1:
-                part.time_us = session.sessions.broker.clock.now_us()
-                part.decode()
-                came = Publishes.received(run.data, len(run.topics), run.longest_bytes)
-                session.mqtt.deliveries.came(part.body or b"", connection.version, came)
-            producer = self.receiving.producer if sequence is not None else None
-            session.sessions.entry.take(connection, which, part, FLAGS[run.qos], producer, sequence or 0)
-        except HeadwaterError as error:
-            if len(run.topics) == 1:
-                session.sessions.counts.refuse(error.code)
-                connection.settle(which, error)
-            else:
-                self._publish_singly(connection, root, run, which, options)
-
-    def _part(self, root: str, run: Run, options: Options) -> Part:
-        """Messages that the client may publish; raises why it may not."""
-        session = self._session
-        sessions, row = session.sessions, session.row
+        """Messages of one root, if the client may publish them; the packets of many with QoS 0 go out as they came."""
+        session, count = self._session, len(run.topics)
+        sessions, row, tag = session.sessions, session.row, session.tag
         headers, key, expires_us = options
-        tag = session.tag
         if run.retain and not tag and len(headers) < sessions.broker.core.config.headers_max:
             tag = (session.mark,)  # whose it is may matter to a subscription of later
         if tag:
             headers = (*headers, *tag)
-        part = sessions.entry.checks.singles(
-            root,
-            run.topics,
-            run.payloads,
-            run.retain,
-            key,
-            headers,
-            expires_us,
-            names=run.names,
-            longest_bytes=run.longest_bytes,
-        )
-        sessions.broker.check_publish(row.user, row.id, part)
-        return part
+        entry, longest_bytes = sessions.entry, run.longest_bytes
+        try:
+            part = entry.checks.singles(
+                *(root, run.topics, run.payloads, run.retain, key, headers, expires_us),
+                names=run.names,
+                longest_bytes=longest_bytes,
+            )
+            sessions.broker.check_publish(row.user, row.id, part)
+            if run.data and count == 1:
+                session.mqtt.deliveries.one_came(run.topics[0], run.payloads[0], connection.version, run.data)
+            elif run.data:
+                part.time_us = sessions.broker.clock.now_us()
+                part.decode()
+                came = Publishes.received(run.data, count, longest_bytes)
+                session.mqtt.deliveries.came(part.body or b"", connection.version, came)
+            producer = self.receiving.producer if sequence is not None else None
+            entry.take(connection, which, part, FLAGS[run.qos], producer, sequence or 0)
+        except HeadwaterError as error:
+            if count == 1:
+                sessions.counts.refuse(error.code)
+                connection.settle(which, error)
+            else:
+                self._publish_singly(connection, root, run, which, options)
 
     def _publish_singly(self, connection: MqttConnection, root: str, run: Run, which: Which, options: Options) -> None:
         """Messages of a run that cannot all be published: each by itself, up to one that ends the connection."""
