@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from headwater.mqtt.packets import Subscription
-from headwater.server.pump import Pump
+from headwater.server.pump import Credit, Pump, Wake
 from headwater.server.session_row import SessionRow, SubscriptionOf, stored_sessions
 from headwater.store import state as rows
 from headwater.store.rocks import RocksState
@@ -169,13 +169,13 @@ def test_a_shared_subscription_goes_with_the_last_who_takes_from_it(tmp_path: Pa
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often a pump has looked for something to send."""
     counted = [0]
-    real = Pump._serve
+    real = Pump.receive
 
-    def serve(self: Pump) -> None:
-        counted[0] += 1
-        real(self)
+    def receive(self: Pump, message: object) -> None:
+        counted[0] += isinstance(message, Wake | Credit)
+        real(self, message)
 
-    monkeypatch.setattr(Pump, "_serve", serve)
+    monkeypatch.setattr(Pump, "receive", receive)
     return counted
 
 

@@ -138,11 +138,16 @@ class Pump(Actor):
         if self.is_left:
             return
         match message:
-            case Wake():
-                self._serve()
-            case Credit():
-                self._grant(message.messages, message.bytes)
-                self._serve()
+            case Wake() | Credit():
+                if isinstance(message, Credit):
+                    self._grant(message.messages, message.bytes)
+                try:
+                    self._pump()
+                except TooManyFiles:
+                    self.session.sessions.loop.call_later(ROOM_AGAIN_S, self.ring)
+                except HeadwaterError as error:
+                    # Nobody asked for it, so it is no answer: the pump has failed.
+                    raise RuntimeError(f"cannot go on: {error}") from error
             case Ack():
                 self._ack(message)
             case Spare():
@@ -204,15 +209,6 @@ class Pump(Actor):
     def doubt(self) -> None:
         """It is to be asked again whether the client may have this."""
         self._version = -1
-
-    def _serve(self) -> None:
-        try:
-            self._pump()
-        except TooManyFiles:
-            self.session.sessions.loop.call_later(ROOM_AGAIN_S, self.ring)
-        except HeadwaterError as error:
-            # Nobody asked for it, so it is no answer: the pump has failed.
-            raise RuntimeError(f"cannot go on: {error}") from error
 
     @abstractmethod
     def _pump(self) -> None:
