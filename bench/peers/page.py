@@ -32,6 +32,10 @@ this page, and stays. Absolute numbers are this machine's; ratios of one run are
 
 Headwater has every acknowledged message on disk before the acknowledgement leaves, in every row. What the peers promise
 is said [below](#what-was-measured). To measure Headwater alone, like `nats bench`: `headwater bench`.
+
+Under each row stands the public call that goes the same way through the broker. How fast a Python program makes these
+calls is another matter (`headwater bench served`): the load generator is C, and its acked frames carry no producer, as
+those of our own client do.
 """
 
 
@@ -117,6 +121,7 @@ def _verdicts(verdicts: list[Verdict]) -> str:
 
 def _row(row: Row, result: Result | None, limits: str) -> str:
     lines = [f"## {row.title}\n", f"{row.about} In {row.unit}; {'less' if row.less_is_better else 'more'} is better.\n"]
+    lines += [f"Reached by {row.reached_by}.\n"]
     lines += _table(row, result) if result is not None else ["Not measured yet."]
     lines += ["", "### What limits it\n", f"<!-- limits: {row.key} -->", limits, "<!-- end of limits -->", ""]
     return "\n".join(lines)

@@ -63,6 +63,8 @@ class Row:
     figure: str = "rate"
     less_is_better: bool = False
     quick_points: int = 1
+    reached_by: str = ""
+    """The public call, or the program, by which a user of Headwater has what is measured."""
 
     def contender(self, key: str) -> Contender:
         return next(one for one in self.contenders if one.key == key)
@@ -133,6 +135,7 @@ def _publish() -> Row:
         key="publish",
         title="Acked publishes",
         about="Each publisher has at most 1,000 messages in flight, or ten batches; a message counts when it is acked.",
+        reached_by="`bus.publish_many_soon` with as many messages, and any MQTT client",
         unit="messages/s",
         work="publish",
         options={"in-flight": 1000},
@@ -161,6 +164,7 @@ def _deliver() -> Row:
         key="deliver",
         title="Durable deliveries, acked",
         about="A publisher of acked messages, and beside it a durable subscriber that acks each; until all are acked.",
+        reached_by="`bus.publish_many_soon` and `bus.subscribe(filter, id=…)` with `sub.ack`, and any MQTT client",
         unit="messages/s",
         work="deliver",
         options={"in-flight": 1000},
@@ -189,6 +193,7 @@ def _fan_out() -> Row:
         key="fan-out",
         title="Fan-out to live subscribers",
         about="One publisher, at most 1,000 messages ahead of the slowest subscriber.",
+        reached_by="`bus.send`, which the client gathers into frames, to `bus.subscribe(filter)`, and any MQTT client",
         unit="deliveries/s",
         work="fanout",
         options={"in-flight": 1000},
@@ -217,6 +222,7 @@ def _round_trip() -> Row:
         key="round-trip",
         title="Round trip to a live subscriber",
         about="One message at a time, p50 and p99; the generator and the broker have a core each, or share one.",
+        reached_by="`bus.send` to `bus.subscribe(filter)`, and any MQTT client",
         unit="µs",
         work="roundtrip",
         figure="p50_us",
@@ -239,6 +245,7 @@ def _durable_round_trip() -> Row:
         key="durable-round-trip",
         title="Round trip to a durable subscriber",
         about="One message at a time, acked to the publisher, delivered to a durable subscriber that acks it.",
+        reached_by="`bus.publish` to `bus.subscribe(filter, id=…)` and `message.ack`, and any MQTT client",
         unit="µs",
         work="durable-roundtrip",
         figure="p50_us",
@@ -258,6 +265,7 @@ def _replay() -> Row:
         key="replay",
         title="Replay of what is stored",
         about="All messages of 400 bytes, read from the first one on.",
+        reached_by="`bus.replay`",
         unit="messages/s",
         contenders=STORED,
         points=({"stored": MILLION},),
@@ -270,6 +278,7 @@ def _start() -> Row:
         key="start",
         title="Start after kill -9",
         about="From the start of the process until it has acked one more message after those that it had stored.",
+        reached_by="`headwater serve`, then `bus.publish`",
         unit="s",
         less_is_better=True,
         contenders=STORED,
@@ -287,6 +296,7 @@ def _idle() -> Row:
         key="idle",
         title="Memory of an idle connection with a subscription",
         about="Resident memory of the broker with that many connections, less what it was before, for each.",
+        reached_by="`headwater.connect` and `bus.subscribe(filter)`, and any MQTT client",
         unit="KiB",
         less_is_better=True,
         contenders=(native(), mqtt(0), REDIS, NATS, MOSQUITTO_0, AMQTT),
@@ -304,6 +314,7 @@ def _look_up() -> Row:
         key="look-up",
         title="Filter look-ups",
         about="Which subscribers a topic has, in the process itself, at rest and while 100 filters a second change.",
+        reached_by="every publish, which looks up whom it is for; `headwater bench match` measures that look-up alone",
         unit="look-ups/s",
         contenders=(
             own("warm", "warm"),
@@ -324,6 +335,7 @@ def _look_up_memory() -> Row:
         key="look-up-memory",
         title="Memory of a subscription",
         about="What the tree of filters takes for each.",
+        reached_by="every `bus.subscribe`; `headwater bench match` measures the tree alone",
         unit="bytes",
         less_is_better=True,
         contenders=(
@@ -350,6 +362,7 @@ def _workers() -> Row:
         key="workers",
         title="Workers in Python",
         about="One process does jobs that wait on disk: a function that does nothing, and an ack after it ran.",
+        reached_by="`@bus.handler` and `bus.run`",
         unit="jobs/s",
         contenders=(
             Contender("embedded", "Headwater, `@bus.handler`, embedded", "headwater", "", ours),
@@ -369,6 +382,7 @@ def _spark() -> Row:
         key="spark",
         title="Spark reads a topic",
         about="An aggregate over every row, from the log and from the lake, beside Spark's own scan of the same files.",
+        reached_by='`spark.read.format("headwater")`',
         unit="rows/s",
         contenders=(
             reading("log", "Headwater, the log"),

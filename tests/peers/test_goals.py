@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
+
 from bench.peers.goals import verdicts
 from bench.peers.results import Cell, Point, Result
 from bench.peers.rows import ROWS, At
+from headwater import Bus
 
 
 def result(row: str, at: At, **figures: list[float]) -> Result:
@@ -35,6 +38,13 @@ def test_what_was_not_measured_is_neither_met_nor_missed():
     found = verdicts(result("publish", at, headwater=[5.0], redis_always=[]))
     assert found
     assert {one.is_met for one in found} == {None}
+
+
+def test_each_row_names_public_calls_that_reach_it():
+    for row in ROWS.values():
+        assert row.reached_by, row.key
+        for call in re.findall(r"`@?bus\.(\w+)", row.reached_by):
+            assert callable(getattr(Bus, call)), f"{row.key}: there is no bus.{call}"
 
 
 def test_goals_speak_of_contenders_and_points_that_their_rows_have():
