@@ -66,34 +66,30 @@ class PacketReader:
                 return []
             data, self.partial = bytes(self.partial), None
         found: list[Received] = []
+        at, end = 0, len(data)
         try:
-            self._split(data, found)
+            while at < end:
+                first, begin, version = data[at], at, self._decoder.version
+                if version:
+                    if first & 0xF0 == PUBLISH_FIRST:
+                        at = read_run(data, at, version, self.bytes_max, found)
+                    elif first in ACK_FIRSTS:
+                        at = read_acks(data, at, found)
+                    elif first == PING_FIRST and self.is_server:
+                        pings = PINGS.match(data, at)
+                        if pings is not None:
+                            at = pings.end()
+                            found += [PINGREQ] * ((at - begin) // 2)
+                if at == begin:
+                    at = self._read_one(data, at, found)
+                    if at == begin:
+                        self.partial = bytearray(memoryview(data)[at:])
+                        break
         except MqttError as error:
             self.error = _alike(error)
             if not found:
                 raise
         return found
-
-    def _split(self, data: bytes, found: list[Received]) -> None:
-        at, end = 0, len(data)
-        while at < end:
-            first = data[at]
-            begin = at
-            if self._decoder.version:
-                if first & 0xF0 == PUBLISH_FIRST:
-                    at = read_run(data, at, self._decoder.version, self.bytes_max, found)
-                elif first in ACK_FIRSTS:
-                    at = read_acks(data, at, found)
-                elif first == PING_FIRST and self.is_server:
-                    pings = PINGS.match(data, at)
-                    if pings is not None:
-                        at = pings.end()
-                        found += [PINGREQ] * ((at - begin) // 2)
-            if at == begin:
-                at = self._read_one(data, at, found)
-                if at == begin:
-                    self.partial = bytearray(memoryview(data)[at:])
-                    return
 
     def _read_one(self, data: bytes, at: int, found: list[Received]) -> int:
         """Any packet; where it ends, or the same place if it has not ended yet."""
