@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -632,6 +631,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise Malformed(f'setting jwt_algorithms has "{name}"; use some of {", ".join(JWT_ALGORITHMS)}')
         if "://" not in self.jwt_keys:
             return
+        from urllib.parse import urlsplit
+
         try:
             parts = urlsplit(self.jwt_keys)
             is_near = parts.hostname in LOOPBACK_HOSTS

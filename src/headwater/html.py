@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from itertools import islice
 
 ROWS_MAX = 20
@@ -39,5 +38,7 @@ def _row(cell: str, values: Iterable[object]) -> str:
 
 
 def _cell(value: object) -> str:
+    from html import escape
+
     text = str(value)
     return escape(text if len(text) <= CELL_MAX else f"{text[:CELL_MAX]}…")
