@@ -37,7 +37,8 @@ class HandOuts:
 
     def note(self, leases: Sequence[Lease]) -> None:
         """These were handed out."""
-        self._clear_done()
+        if self._touched:
+            self._clear_done()
         for lease in leases:
             self.noted[lease.number] = (lease, self._put(lease.lane, lease.offsets))
 
@@ -65,16 +66,15 @@ class HandOuts:
         self._touched.clear()
 
     def _clear_done(self) -> None:
-        if self._touched:
-            for lease in self._touched:
-                if lease.number in self.noted and not self._held_under(lease):
-                    self._notes.clear(self.noted.pop(lease.number)[1])
-            self._touched.clear()
+        for lease in self._touched:
+            if lease.number in self.noted and not self._held_under(lease):
+                self._notes.clear(self.noted.pop(lease.number)[1])
+        self._touched.clear()
 
     def _put(self, lane: LaneId, offsets: Sequence[int]) -> list[int]:
-        sort = lane_number(lane)
-        if offsets[-1] - offsets[0] + 1 == len(offsets):
-            return [self._notes.put(self._number, sort, offsets[0], offsets[-1])]
+        sort, first, last = lane_number(lane), offsets[0], offsets[-1]
+        if last - first + 1 == len(offsets):
+            return [self._notes.put(self._number, sort, first, last)]
         return [self._notes.put(self._number, sort, first, last) for first, last in _ranges(offsets)]
 
     def left(self) -> dict[LaneId, set[int]]:

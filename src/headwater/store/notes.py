@@ -14,7 +14,6 @@ else. Nothing is promised about a note, so damage to the file is harmless: who r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -81,20 +80,26 @@ class Notes:
         except IndexError:
             slot = next(self._next)
         if slot < SLOTS_MAX:
-            with suppress(OSError, TooManyFiles):
-                cells, at = self._open(), slot * CELLS
-                cells.set(at + 1, first)
-                cells.set(at + 2, last)
-                cells.set(at, owner << 32 | sort)
+            at = slot * CELLS
+            try:
+                put = (self._cells or self._open()).set
+                put(at + 1, first)
+                put(at + 2, last)
+                put(at, owner << 32 | sort)
+            except (OSError, TooManyFiles):
+                return slot  # of which nothing is known then
         return slot
 
     def clear(self, slots: Iterable[int]) -> None:
         """These are of no use any more."""
         for slot in slots:
-            if slot < SLOTS_MAX:
-                with suppress(OSError, TooManyFiles):
-                    self._open().set(slot * CELLS, 0)
-            self._free.append(slot)
+            try:
+                if slot < SLOTS_MAX:
+                    (self._cells or self._open()).set(slot * CELLS, 0)
+            except (OSError, TooManyFiles):
+                continue  # it stays, and whoever reads it makes sure
+            finally:
+                self._free.append(slot)
 
     def _open(self) -> Cells:
         if self._cells is None:
