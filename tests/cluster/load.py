@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
@@ -96,7 +97,7 @@ class Load:
             with headwater.connect(self.rig.url) as bus:
                 work(bus)
         except Exception as error:  # whatever ends it, the test is to fail with it
-            self.troubles.append(f"{work.__name__}: {error!r}")
+            self.troubles.append(f"{work.__name__}: {error!r}\n{traceback.format_exc()}")
 
     def _again(self, work: Callable[[], object]) -> object:
         """What it answers: whoever is told to try again does."""
@@ -234,7 +235,7 @@ class Load:
 
     def judge(self) -> None:
         """Whether all was kept that was promised."""
-        assert not self.troubles, self.troubles
+        assert not self.troubles, "\n".join(self.troubles)
         assert len(self.acked_at) > 0
         there: dict[tuple[str, bytes], list[int]] = {}
         offsets: dict[str, list[int]] = {}

@@ -152,3 +152,13 @@ def test_one_that_may_not_lead_leaves_the_lease_to_others_for_a_while(parts: lis
     assert one.keeper.lease.state is State.FOLLOWING
     two.keeper.turn()
     assert two.keeper.is_candidate
+
+
+def test_an_engine_whose_stream_is_gone_ends_nobodys_part(parts: list[Part]) -> None:
+    one, *_ = parts
+    one.keeper.is_behind = lambda: one.engine.bounds()[1] > 0
+    one.engine.unmake()
+    one.keeper.turn()
+    one.engine.make()
+    one.keeper.turn()
+    assert one.keeper.is_candidate

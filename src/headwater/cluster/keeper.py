@@ -18,7 +18,7 @@ from headwater.clock import SECOND_US, Clock
 from headwater.cluster.engine import Engine, Row
 from headwater.cluster.leader import Leader, pack, unpack
 from headwater.cluster.lease import Command, Event, Lease, State
-from headwater.errors import Unavailable
+from headwater.errors import HeadwaterError, Unavailable
 from headwater.server.log import Log
 
 RENEWALS = 3
@@ -135,7 +135,7 @@ class Keeper:
         held = self.lease.holds
         try:
             self._look()
-        except Unavailable as error:
+        except HeadwaterError as error:
             if not self._is_silent:
                 log.warning("lease-unknown", reason=error.args[0])
             self._is_silent = True
