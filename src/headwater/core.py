@@ -145,6 +145,8 @@ class Core:
         if lake is not None:
             self.config = msgspec.structs.replace(self.config, lake=os.fspath(lake))
         self.is_read_only = read_only
+        self._is_fed = False
+        """Whether a core that only reads is told what the owner has written."""
         self._closed = False
         self._live: dict[Live | Ear | Bell | Replies, None] = {}
         self._consumers: dict[Ticket, Subscriber] = {}
@@ -427,7 +429,7 @@ class Core:
     ) -> Live:
         """A live subscription, which counts in its owner's share; one that is forgettable lives as long as somebody
         holds it."""
-        self.check_open(writes=True)
+        self.check_open(writes=not self._is_fed)
         check_filter(filter, self.config)
         ears: list[Ear] = []
 
@@ -494,7 +496,7 @@ class Core:
     ) -> Reading:
         """History, up to now or with everything new; then its filter counts in its owner's share. With `columns`, for
         who takes it unsifted."""
-        self.check_open(writes=follows)
+        self.check_open(writes=follows and not self._is_fed)
         check_filter(filter, self.config)
         bells: list[Bell] = []
 
@@ -524,7 +526,7 @@ class Core:
 
     def _leave(self, reader: Live | Ear | Bell) -> None:
         self._live.pop(reader, None)
-        if not self._closed and not self.is_read_only:
+        if not self._closed and (self._is_fed or not self.is_read_only):
             self.dispatcher.listeners.leave(reader)
 
     def _detach(self, subscriber: Subscriber, ticket: Ticket) -> None:
@@ -668,6 +670,23 @@ class Core:
             self.roots.look()
             for registry in self._registries.values():
                 registry.reload()
+
+    def feed(self) -> None:
+        """Have a core that only reads told what the owner has written, by `see`, from now on: so readings may follow,
+        and there are live subscriptions."""
+        self._is_fed = True
+
+    def see(self, *, anew: bool = False) -> None:
+        """Show what the owner has written since the last time, to those who listen, too; `anew`, if there were rows
+        about its roots."""
+
+        def look() -> None:
+            self._let_go()
+            appended = self.roots.look_on(anew=anew)
+            if appended:
+                self.dispatcher.listeners.on_durable(appended)
+
+        self.roots.commit.run(look)
 
     # Registries: made when somebody first asks for them, as embedded hardly anybody does.
 

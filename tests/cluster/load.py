@@ -35,6 +35,7 @@ QOS2_MAX = 20
 """Messages of QoS 2 under way."""
 REPEATED = 5
 """Each so many-th publish with a producer is said twice."""
+SAID_MAX = 100_000
 KEPT = 7
 """Topics with retained values."""
 
@@ -62,6 +63,8 @@ class Load:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._mqtt: Client | None = None
+        self.said: deque[str] = deque(maxlen=SAID_MAX)
+        """What the client of MQTT has sent and received."""
         self._under_way: dict[int, bytes] = {}
         """By packet id, what was published with QoS 2 and is yet to be through."""
 
@@ -88,7 +91,10 @@ class Load:
                 self.troubles.append(f"{thread.name} does not end")
         assert self._mqtt is not None
         self.rig.wait("handshakes of QoS 2", lambda: not self._under_way)
-        self.rig.wait("all of QoS 2", lambda: self.once <= set(self.heard))
+        try:
+            self.rig.wait("all of QoS 2", lambda: self.once <= set(self.heard), 20.0)
+        except AssertionError:
+            self.troubles.append(f"of QoS 2 did not come: {sorted(self.once - set(self.heard))[:10]}")
         self._mqtt.disconnect()
         self._mqtt.loop_stop()
 
@@ -198,6 +204,7 @@ class Load:
         client.on_message = self._hear
         client.on_connect = lambda client, *_: client.subscribe("once/#", 2)
         client.on_publish = self._published
+        client.on_log = lambda _, __, ___, said: self.said.append(f"{time.time():.3f} {said}")
         ports = deque(self.rig.mqtt_ports)
 
         def elsewhere(client: Client, *_: object) -> None:
@@ -233,9 +240,14 @@ class Load:
         """How long it was from each acknowledgement to the next, of those that are published one by one."""
         return [later - earlier for earlier, later in zip(self.acked_at, self.acked_at[1:], strict=False)]
 
+    def _told(self, payload: bytes) -> str:
+        """What was said about a message of QoS 2."""
+        number = payload.decode()
+        marks = f"(Mid: {number})", f"m{number},", f" {number})"
+        return "\n".join(line for line in self.said if any(mark in line for mark in marks) or "CONN" in line)
+
     def judge(self) -> None:
         """Whether all was kept that was promised."""
-        assert not self.troubles, "\n".join(self.troubles)
         assert len(self.acked_at) > 0
         there: dict[tuple[str, bytes], list[int]] = {}
         offsets: dict[str, list[int]] = {}
@@ -252,10 +264,12 @@ class Load:
         doubled = {place: at for place, at in there.items() if len(at) > 1 and place[0] != "once/a"}
         assert not doubled, f"{len(doubled)}: {dict(list(doubled.items())[:5])}"
         stored = Counter(payload for (topic, payload), at in there.items() for _ in at if topic == "once/a")
-        assert not {payload for payload, count in stored.items() if count > 1}, "QoS 2 was stored twice"
+        twice = [payload for payload, count in stored.items() if count > 1]
+        assert not twice, f"QoS 2 was stored twice: {twice[:5]}\n{self._told(twice[0])}"
         assert self.once <= stored.keys(), "QoS 2 was lost"
         repeats = [payload for payload, count in Counter(self.heard).items() if count > 1]
         assert not repeats, f"QoS 2 came twice: {repeats[:5]}"
         assert self.once <= set(self.heard), "QoS 2 did not come"
         assert not self.taken, f"acked, and handed out again: {dict(self.taken.most_common(5))}"
+        assert not self.troubles, "\n".join(self.troubles)
         assert {topic: number for topic, number in self.kept.items() if retained.get(topic, 0) < number} == {}

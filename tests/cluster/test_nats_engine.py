@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from cluster.rig import retried
 from headwater.cli.nats_servers import NatsServers
 from headwater.cluster import nats_connection
 from headwater.cluster.engine import Acked, Engine, Refused, Seen, StreamLost, Told
@@ -210,5 +211,5 @@ def test_it_goes_on_when_the_servers_were_away(engines: Engines, nats: NatsServe
                 break
     finally:
         nats.start(places)
-    assert read(engine, 0, 2) == [(1, b"a"), (2, b"b")]
+    assert retried(lambda: read(engine, 0, 2)) == [(1, b"a"), (2, b"b")]
     reader.close()

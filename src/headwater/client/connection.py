@@ -26,7 +26,7 @@ from headwater.config import Connecting
 from headwater.errors import Disconnected, HeadwaterError, Incompatible, Malformed
 from headwater.version import __version__
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.handshake import VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
+from headwater.wire.handshake import READS, VERSIONS, Challenge, Hello, Mechanism, Response, Welcome
 from headwater.wire.reader import FrameReader
 from headwater.wire.requests import (
     Goodbye,
@@ -491,7 +491,7 @@ async def _shake_hands(connection: Connection, heard: Callable[[int], None], tok
         user=address.user,
         first=login.first() if login is not None else message(token, address.user) if token else b"",
     )
-    connection.send((pack(Kind.HELLO, 0, encode(hello)),))
+    connection.send((pack(Kind.HELLO, 0, encode(hello), READS if address.reads_any else 0),))
     challenge: Challenge = await _expect(connection, Kind.CHALLENGE, Challenge)
     if challenge.version not in VERSIONS:
         raise Malformed(f"the server chose version {challenge.version} of the protocol, which was not offered")

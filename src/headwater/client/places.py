@@ -6,6 +6,7 @@ that says where to go on is believed for the next try.
 
 from __future__ import annotations
 
+import random
 from urllib.parse import urlsplit
 
 from headwater.client.url import Address, place_text
@@ -17,7 +18,8 @@ class Places:
 
     def __init__(self, address: Address) -> None:
         self._places = address.places
-        self._turn = 0
+        self._turn = random.randrange(self.count) if address.reads_any else 0
+        """Those who only read spread over all nodes."""
         self._told: Address | None = None
         """Where the last server said to go on."""
 

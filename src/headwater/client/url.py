@@ -2,6 +2,7 @@
 
     headwater://name:secret@host:7411                       plain
     headwater://name:secret@n1:7411,n2,n3                   nodes of a cluster: whichever answers first, then the next
+    headwater://name:secret@n1,n2,n3?read=any               to read alone, at whichever of them
     headwaters://name:secret@host:7411?ca=ca.pem            TLS; with &cert=client.pem&key=client.key a certificate
     headwater+unix://name:secret@/run/headwater.sock        a Unix socket; name and secret may be left out everywhere
 
@@ -23,6 +24,8 @@ SCHEMES = ("headwater", "headwaters", "headwater+unix")
 PLACES_MAX = 32
 """Nodes that an address names."""
 TLS_OPTIONS = ("ca", "cert", "key", "verify")
+READS = ("leader", "any")
+"""Where what is read comes from."""
 Token = str | Callable[[], str | Awaitable[str]]
 """A token of an issuer, or what gives a fresh one whenever the client connects."""
 EXAMPLE = "write it as headwater://name:secret@host:7411"
@@ -47,6 +50,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
     token: Token | None = None
     """In place of a secret."""
+    reads_any: bool = False
+    """Whether it only reads, and any node of a cluster may serve it."""
 
     @property
     def is_unix(self) -> bool:
@@ -124,6 +129,9 @@ def parse_url(url: str) -> Address:
     if secret and not user:
         raise Malformed(f"the server's address has a secret without a name; {EXAMPLE}")
     options = _options(parts.query, scheme)
+    reads = options.pop("read", "leader")
+    if reads not in READS:
+        raise Malformed(f"read={reads[:40]} is unknown; use read={' or read='.join(READS)}")
     if scheme == "headwater+unix":
         path = _decoded("path", parts.path)
         if not path.startswith("/") or places or len(path) < 2:
@@ -142,6 +150,7 @@ def parse_url(url: str) -> Address:
     verify, tls = _truth(options.pop("verify", "yes")), scheme == "headwaters"
     (host, port), *others = places
     address = Address(host=host, port=port, others=tuple(others), user=user, secret=secret, tls=tls, verify=verify)
+    address = msgspec.structs.replace(address, reads_any=reads == "any")
     return msgspec.structs.replace(address, **options)
 
 
@@ -165,10 +174,10 @@ def _options(query: str, scheme: str) -> dict[str, str]:
     if len(options) != len(pairs):
         raise Malformed("the part after ? says something twice; say it once")
     for name in options:
-        if name not in TLS_OPTIONS:
-            raise Malformed(f"the part after ? has {name[:40]!r}; use {', '.join(TLS_OPTIONS)}")
-    if options and scheme != "headwaters":
-        raise Malformed(f"{', '.join(options)} is for TLS; begin the address with headwaters://")
+        if name not in (*TLS_OPTIONS, "read"):
+            raise Malformed(f"the part after ? has {name[:40]!r}; use {', '.join(TLS_OPTIONS)} or read")
+    if options.keys() - {"read"} and scheme != "headwaters":
+        raise Malformed(f"{', '.join(options.keys() - {'read'})} is for TLS; begin the address with headwaters://")
     if "key" in options and "cert" not in options:
         raise Malformed("key= goes with cert=, the certificate that it belongs to")
     return options

@@ -5,6 +5,7 @@ clients. The leader is told by a preamble where each comes from. Promises: nothi
 has not taken, so a connection holds two `CHUNK_BYTES` each way at most; half-closed connections stay half-closed; once
 another node leads, no connection to the one before is left; nobody is passed on twice, so there are no rounds.
 
+Native clients that say at once that they only read (`?read=any`) are served by this node itself, unless TLS hides it.
 Probes of /healthz and /readyz without TLS are answered here, as they ask about this node.
 """
 
@@ -40,6 +41,9 @@ CONNECT_S = 3.0
 RETRY_S = 0.1
 """After how long it is tried again."""
 SWEEP_S = 1.0
+LOOPBACK = "127.0.0.1"
+NOBODY = Leader(node="")
+"""Stands for the leader where one reads at this node."""
 
 log = Log("headwater.cluster.doors")
 
@@ -75,6 +79,8 @@ class Doors:
         self.ports: dict[str, int] = {}
         """Where it listens, by the name of the door."""
         self.leader: Leader | None = None
+        self.reads_at: int | None = None
+        """The port of loopback where this node itself serves those who only read; None while it does not."""
         self.buffer = memoryview(bytearray(passage.CHUNK_BYTES))
         self._ways: list[Way] = []
         self._led = asyncio.Event()
@@ -105,7 +111,7 @@ class Doors:
         self.leader = leader
         for way in self._ways:
             for one in tuple(way.passages):
-                if one.leader is not None and one.leader != leader:
+                if one.leader is not None and one.leader != leader and not one.is_here:
                     one.abort()
         if leader is not None:
             self._led.set()
@@ -155,6 +161,8 @@ class Way:
         self.handshake_s = serving.handshake_s
         is_http = name == "http"
         self.answers_probes = is_http and not serving.tls_certificate
+        self.serves_readers = name == "native" and not serving.tls_certificate
+        """Whether it can be seen who only reads, as nothing is encrypted."""
         self._max = serving.http_connections_max if is_http else serving.connections_max
         self._per_address_max = (
             serving.http_connections_per_address_max if is_http else serving.connections_per_address_max
@@ -223,8 +231,13 @@ class Way:
         """Somebody is connected."""
         self.passages[one] = None
         self._by_network[network_of(one.client[0])] += 1
-        if not self.answers_probes:
+        if not self.looks_first:
             self.take_on(one)
+
+    @property
+    def looks_first(self) -> bool:
+        """Whether it matters what a client says first."""
+        return self.answers_probes or self.serves_readers
 
     def on_end(self, one: Passage) -> None:
         """Both sides of a connection are gone."""
@@ -240,7 +253,8 @@ class Way:
         try:
             async with asyncio.timeout(LEADER_WAIT_S):
                 while not one.is_over:
-                    leader = await self.doors.led()
+                    is_here = one.reads_only and self.doors.reads_at is not None
+                    leader = NOBODY if is_here else await self.doors.led()
                     if await self._connect(one, leader):
                         return
                     await asyncio.sleep(RETRY_S)
@@ -249,19 +263,22 @@ class Way:
             one.abort()
 
     async def _connect(self, one: Passage, leader: Leader) -> bool:
-        place = leader.place(self.name)
+        here = self.doors.reads_at if one.reads_only else None
+        one.is_here = here is not None
+        place = leader.place(self.name) if here is None else (LOOPBACK, here)
         if place is None:
             log.at_will(logging.WARNING, "no-such-door", door=self.name, leader=leader.node)
             one.abort()
             return True
-        preambles = Preambles(self.doors.view.secret, self.name, leader.node, self.doors.clock)
+        node = leader.node if here is None else self.doors.view.node
+        preambles = Preambles(self.doors.view.secret, self.name, node, self.doors.clock)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self.loop.create_connection(lambda: one.inner, *place)
         except (OSError, TimeoutError):
             one.forget_inner()
             return False
-        if leader != self.doors.leader or one.is_over:
+        if (leader != self.doors.leader and here is None) or one.is_over:
             one.abort()  # another leads by now, or the client has gone
             return True
         one.leader = leader

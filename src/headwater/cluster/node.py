@@ -121,6 +121,9 @@ class Node:
         """Why it does not go on; empty if it does."""
         self.on_leader: Callable[[Leader | None], None] = lambda _: None
         """Hears who leads now, as long as this node follows; in whatever thread, and returns at once."""
+        self.on_replica: Callable[[Replica | None], None] = lambda _: None
+        """Hears of the folder that follows, so that it may be read, and, with None, that it is about to be closed: it
+        returns once nobody reads it any more."""
         self.on_over: Callable[[str], None] = lambda _: None
         """Hears that this node leads no more, and why; in the same way."""
         self.on_step_down: Callable[[str], None] = lambda _: None
@@ -385,6 +388,7 @@ class Node:
             self.trouble = ""
             self.role = "following"
             reader = self._engine.read(following.end)
+            self.on_replica(replica)
             try:
                 while not self._is_stopped:
                     self._read(reader, following, replica)
@@ -403,6 +407,7 @@ class Node:
             raise
         finally:
             keeper.may_stand = False
+            self.on_replica(None)
             self._copies.take = None
             self._replica = None
             self._let_go(replica, is_whole)

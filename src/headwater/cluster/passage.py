@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 from headwater.config import Serving
 from headwater.server.accepting import Peer
+from headwater.wire.frame import HEADER, HEADER_BYTES, Kind
+from headwater.wire.handshake import READS
 
 if TYPE_CHECKING:
     from headwater.cluster.doors import Way
@@ -27,6 +29,9 @@ PROBE = b"GET /"
 PROBES = (b"GET /readyz ", b"GET /readyz?", b"GET /healthz ", b"GET /healthz?")
 PROBE_BYTES = max(map(len, PROBES))
 LINE_BYTES_MAX = 8 * 1024
+KIND_AT = 4
+HELLO = bytes((Kind.HELLO,))
+"""How the first frame of a native client is told from anything else, and where that stands."""
 END_OF_HEAD = b"\r\n\r\n"
 
 
@@ -40,7 +45,8 @@ class Passage:
         self.client: Peer = ("", 0)
         self.leader: Leader | None = None
         """To whom it leads; None until it is connected."""
-        self.is_over = False
+        self.is_over = self.reads_only = self.is_here = False
+        """Whether all is over; whether the client only reads; and if so, whether it does so at this node."""
         self._early = b""
         """What the client said before there was a leader: one chunk, or the beginning of a request, which may be a
         probe."""
@@ -61,8 +67,12 @@ class Passage:
     def on_early(self, data: bytes) -> None:
         """The client has said something before there is a leader to take it: the rest waits."""
         said = self._early = self._early + data
-        if not self.way.answers_probes or self._begun:
+        if not self.way.looks_first or self._begun:
             self._wait()
+            return
+        if self.way.serves_readers:
+            if len(said) >= HEADER_BYTES or not HELLO.startswith(said[KIND_AT : KIND_AT + 1]):
+                self._take_on()
             return
         if any(probe.startswith(said) for probe in PROBES if len(said) < len(probe)):
             return
@@ -74,6 +84,16 @@ class Passage:
             self.outer.close()
             return
         self._begun = True
+        self.way.take_on(self)
+
+    def on_early_end(self) -> None:
+        """The client says no more, and has said little."""
+        if self.way.serves_readers and not self._begun:
+            self._take_on()
+
+    def _take_on(self) -> None:
+        self._wait()
+        self._begun, self.reads_only = True, reads_only(self._early)
         self.way.take_on(self)
 
     def _wait(self) -> None:
@@ -130,7 +150,7 @@ class Passage:
             self.abort()
 
     def _is_idle_probe(self, now_s: float, serving: Serving) -> bool:
-        is_waiting = self.way.answers_probes and not self._begun
+        is_waiting = self.way.looks_first and not self._begun
         return is_waiting and now_s - self.outer.made_s > serving.handshake_s
 
 
@@ -184,6 +204,7 @@ class Side(asyncio.BufferedProtocol):
             if other.has_ended:
                 other.close()
             return not other.has_ended
+        self._passage.on_early_end()
         return self._passage.leader is None and not self._passage.is_over
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -245,6 +266,14 @@ class Side(asyncio.BufferedProtocol):
         """End at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def reads_only(said: bytes) -> bool:
+    """Whether a native client says in its first frame that it only reads."""
+    if len(said) < HEADER_BYTES:
+        return False
+    _, kind, flags, _, _ = HEADER.unpack_from(said)
+    return bool(kind == Kind.HELLO and flags & READS)
 
 
 def _peer_of(side: Side) -> Peer:

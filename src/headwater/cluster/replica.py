@@ -10,7 +10,7 @@ is to be taken.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headwater import threads
 from headwater.clock import Clock, SystemClock
@@ -100,6 +100,13 @@ class Replica:
         self._checkpoints = Checkpoints(state, self._between, lambda: self.position, synced)
         self._digesting = Digesting(self._files)
         self._since_bytes = self._since_records = 0
+        self.on_applied: Callable[[Sequence[Entry]], None] | None = None
+        """Hears of what was applied, in the thread that does."""
+
+    @property
+    def state(self) -> State:
+        """The rows."""
+        return self._data.stored
 
     @property
     def synced(self) -> Position:
@@ -123,6 +130,8 @@ class Replica:
                 self._apply(entry, position)
             self.position = position
             self._since_records += 1
+        if self.on_applied is not None:
+            self.on_applied(record.entries)
         if self.is_due:
             self.checkpoint()
 

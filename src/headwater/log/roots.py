@@ -7,7 +7,7 @@ publishes in, the `group` gives them their places, `checkpoints` bring the state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -63,6 +63,8 @@ class Roots:
         self._config = config
         self._on_trouble = on_trouble
         self._roots: dict[str, Root] = {}
+        self._seen: dict[Root, int] = {}
+        """Beside the owner: up to which offset each reflects its stream."""
         self.get = self._roots.get
         """A root, if there is one of that name."""
         self.unswept: Sequence[int] = ()
@@ -182,6 +184,7 @@ class Roots:
             known[int.from_bytes(key[1:5], "big")] = msgspec.msgpack.decode(value, type=RootRow)
         self._log.look(self.holes)
         self._roots.clear()
+        self._seen.clear()
         self.made += 1
         for stream in self._log.all():
             if not stream.durable:
@@ -196,6 +199,37 @@ class Roots:
                     else:
                         offset = found.last + 1
             root.settle()
+            self._seen[root] = offset - 1
+
+    def look_on(self, *, anew: bool = False) -> dict[Root, list[Batch]]:
+        """See what was written since the last look, beside a process that owns them; answers that. It has to be `anew`
+        once the owner has written rows about its roots, which count what was counted here, too."""
+        shown = {name: self._seen[root] for name, root in self._roots.items() if root in self._seen}
+        if anew:
+            self.look()
+        else:
+            self._log.look(self.holes)
+        streams = {stream.root: stream for stream in self._log.all()}
+        for name in [name for name, root in self._roots.items() if streams.get(name) is not root.stream]:
+            self._seen.pop(self._roots.pop(name), None)  # it was removed meanwhile
+        appended: dict[Root, list[Batch]] = {}
+        for stream in streams.values():
+            if stream.durable:
+                self._look_on(self._root_of(stream, {}), shown, appended)
+        return appended
+
+    def _look_on(self, root: Root, shown: Mapping[str, int], appended: dict[Root, list[Batch]]) -> None:
+        stream = root.stream
+        applied = self._seen.get(root, stream.first_offset - 1)
+        offset = min(applied, shown.get(root.name, stream.first_offset - 1)) + 1
+        while offset <= stream.durable:
+            for found in stream.read(offset, self._config.read_bytes):
+                offset = (found.last_offset if isinstance(found, Batch) else found.last) + 1
+                if isinstance(found, Batch):
+                    appended.setdefault(root, []).append(found)
+                    if found.first_offset > applied:
+                        root.apply(found, found.body.topics)
+        self._seen[root] = max(applied, offset - 1)
 
     def _root_of(self, stream: Stream, known: dict[int, RootRow]) -> Root:
         root = self._roots.get(stream.root)

@@ -42,13 +42,15 @@ SPEAKS_MQTT = "this is MQTT, and this port is for clients of Headwater; MQTT is 
 class NativeConnection(Connection):
     """One client's connection."""
 
-    __slots__ = ("_reader", "behind", "greeting", "state")
+    __slots__ = ("_reader", "behind", "greeting", "reads_only", "state")
 
     def __init__(self, listener: Host, greeting: Greeting, *, is_inner: bool = False) -> None:
         super().__init__(listener, is_inner=is_inner)
         self.state = handshake.Phase.GREETING
         self.greeting = greeting
         """Who handles its frames until the handshake is through."""
+        self.reads_only = False
+        """Whether it asked to be served by any node, and so changes nothing."""
         self.behind: list[Frame] | None = None
         """What came behind a long publish that is being checked; None while none is."""
         self._reader = FrameReader(listener.serving.hello_bytes_max)

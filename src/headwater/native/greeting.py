@@ -20,7 +20,7 @@ from headwater.server.tls import peer_name
 from headwater.version import __version__
 from headwater.wire import handshake
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.handshake import Challenge, Hello, Response, Welcome
+from headwater.wire.handshake import READS, Challenge, Hello, Response, Welcome
 from headwater.wire.operations import read_request
 from headwater.wire.requests import Register, Registered, decode, encode, pack_error
 
@@ -56,6 +56,7 @@ class Greeter:
         """A frame of a connection that is in no session yet; it may come now."""
         match frame.kind:
             case Kind.HELLO:
+                connection.reads_only = bool(frame.flags & READS) or self._broker.core.is_read_only
                 self._on_hello(connection, decode(frame.payload, Hello))
             case Kind.RESPONSE:
                 decode(frame.payload, Response)

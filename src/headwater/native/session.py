@@ -17,7 +17,7 @@ from headwater.delivery.live import Live
 from headwater.delivery.options import NAMES, Options, check_not_of_channel, stated
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
-from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded, ReadOnly
 from headwater.log.checks import Checks
 from headwater.log.publish import Part
 from headwater.native.connection import NativeConnection
@@ -40,7 +40,7 @@ from headwater.topics.name import check_filter
 from headwater.wire import batches, requests
 from headwater.wire.contents import Publish
 from headwater.wire.frame import Frame, Kind, pack
-from headwater.wire.operations import OPERATIONS, read_request
+from headwater.wire.operations import OPERATIONS, Trait, read_request
 from headwater.wire.request import Change, Request
 from headwater.wire.requests import Goodbye, Subscribe, Subscribed, decode, encode, pack_error
 
@@ -48,6 +48,16 @@ SINGLY_MAX = 1000
 """Messages of one frame that are tried one by one, if they cannot all be published."""
 
 log = Log("headwater.server")
+
+
+READS_ONLY = "this connection only reads (?read=any), wherever that is done; connect without it for anything else"
+
+
+def check_reads(request: Request[Any]) -> None:
+    """ReadOnly (503) if a request is none of those that a connection may make which only reads."""
+    is_durable = isinstance(request, Subscribe) and request.kind in ("named", "session")
+    if is_durable or not OPERATIONS[type(request)].traits & Trait.READS:
+        raise ReadOnly(READS_ONLY)
 
 
 class Checked(NamedTuple):
@@ -140,7 +150,7 @@ class NativeSession(Speech, Session):
         finally:
             connection.release()
 
-    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+    def _on_frame(self, connection: NativeConnection, frame: Frame) -> None:
         match frame.kind:
             case Kind.PUBLISH:
                 self._take(connection, frame, batches.read_publish(frame))
@@ -155,7 +165,10 @@ class NativeSession(Speech, Session):
             case Kind.REQUEST:
                 connection.request_bytes = len(frame.payload)
                 try:
-                    self._on_request(frame.id, read_request(frame))
+                    request = read_request(frame)
+                    if connection.reads_only:
+                        check_reads(request)
+                    self._on_request(frame.id, request)
                 finally:
                     connection.request_bytes = 0
             case Kind.PING:
@@ -170,9 +183,11 @@ class NativeSession(Speech, Session):
         return checks.body(publish.root, publish.count, publish.crc, publish.body, may_join=may_join)
 
     def _take(
-        self, connection: Connection, frame: Frame, publish: Publish, found: Part | HeadwaterError | None = None
+        self, connection: NativeConnection, frame: Frame, publish: Publish, found: Part | HeadwaterError | None = None
     ) -> None:
         """Pass a publish on, which was checked or is now."""
+        if connection.reads_only:
+            raise ReadOnly(READS_ONLY)
         entry, broker = self.sessions.entry, self.sessions.broker
         producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
         is_quiet = bool(frame.flags & batches.QUIET)

@@ -125,7 +125,8 @@ class Server:
             Recurring(loop, self.executor, self.history.sample, BROKER_S, "history-unsampled"),
         ]
         self.broker.extensions = [make(self) for make in self._extensions]
-        self.sessions.recover()
+        if not core.is_read_only:  # beside the owner, sessions that are stored are the owner's
+            self.sessions.recover()
         if self.issuer is not None:
             self.issuer.start()
         try:

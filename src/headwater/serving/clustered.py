@@ -17,6 +17,8 @@ from headwater.cluster.doors import Doors
 from headwater.cluster.leader import Leader
 from headwater.cluster.nats_engine import NatsEngine
 from headwater.cluster.node import Mandate, Node, name_of
+from headwater.cluster.reading import Reading
+from headwater.cluster.replica import Replica
 from headwater.config import Serving
 from headwater.core import Core
 from headwater.errors import Damaged, Malformed, Unavailable
@@ -132,7 +134,8 @@ class _NodeProcess:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(doors.point, leader)
 
-        node.on_leader = point
+        readings = _Readings(node, self._loaded, doors)
+        node.on_leader, node.on_replica = point, readings.point
         node.doors = _doors(serving, self._advertised(doors.ports["native"]), self._name, doors.ports)
         self._announce_doors(doors.ports)
         try:
@@ -141,6 +144,7 @@ class _NodeProcess:
             return await _aside(node.follow)
         finally:
             node.on_leader = lambda _: None
+            node.on_replica = lambda _: None
             await doors.close()
 
     def _announce_doors(self, ports: dict[str, int]) -> None:
@@ -192,6 +196,34 @@ class _NodeProcess:
         """Where clients find the node that leads next."""
         doors = node.doors_of(successor)
         return None if doors is None else Elsewhere(doors.native, doors.mqtt, doors.mqtts)
+
+
+class _Readings:
+    """What serves those who read at a node that follows."""
+
+    def __init__(self, node: Node, loaded: Loaded, doors: Doors) -> None:
+        self._node, self._loaded, self._doors = node, loaded, doors
+        self._reading: Reading | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def point(self, replica: Replica | None) -> None:
+        """Serve what this folder has, and with None nothing any more; by the thread that follows, which waits."""
+        if self._loaded.serving.tls_certificate:
+            return  # nobody sees who only reads: they are passed on with everybody else
+        try:
+            asyncio.run_coroutine_threadsafe(self._point(replica), self._loop).result()
+        except Exception:  # whatever keeps it from being read, the node follows
+            log.error("readings-failed")
+
+    async def _point(self, replica: Replica | None) -> None:
+        self._doors.reads_at = None
+        before, self._reading = self._reading, None
+        if before is not None:
+            await before.stop()
+        if replica is not None:
+            reading = await _aside(lambda: Reading(self._node, replica, self._loaded))
+            self._doors.reads_at = await reading.start()
+            self._reading = reading
 
 
 class _Turn:

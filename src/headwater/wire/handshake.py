@@ -65,6 +65,11 @@ def step(state: Phase, frame: Frame) -> Phase:
     return after
 
 
+READS = 1
+"""The flag of a HELLO whose connection only reads, so that any node of a cluster may serve it: PUBLISH is refused, and
+each request besides those of the trait `READS`. It is a flag, which a node sees before it reads the rest."""
+
+
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """What a client says first."""
 

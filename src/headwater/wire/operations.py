@@ -51,6 +51,8 @@ class Trait(Flag):
     """It brings messages, so it may be as long as a frame: most of it stays bytes."""
     PROBE = auto()
     """It is answered at once, whatever else its session has asked for."""
+    READS = auto()
+    """It may be asked on a connection that only reads."""
     NAMES = auto()
     """It may look up a name, for which nobody waits who has not asked for it."""
 
@@ -83,7 +85,7 @@ SESSION, PUBLISH, SUBSCRIBE, LOOK_AFTER = Right.SESSION, Right.PUBLISH, Right.SU
 REDRIVE = Right.REDRIVE
 OWN, SEEN, ADMIN = Right.OWN, Right.SEEN, Right.ADMIN
 NONE, AGAIN, LONG, CARRIES = Trait.NONE, Trait.AGAIN, Trait.LONG, Trait.CARRIES
-PROBE, NAMES = Trait.PROBE, Trait.NAMES
+PROBE, NAMES, READS = Trait.PROBE, Trait.NAMES, Trait.READS
 CHANNELS, TOKENS, ACCESS = "look after channels", "look after tokens", "look after clients and rules"
 SCHEMAS = "look after schemas"
 WATCH = "see how the server is doing"
@@ -91,9 +93,9 @@ WATCH = "see how the server is doing"
 OPERATIONS: dict[type[Request[Any]], Operation] = {
     row.request: row
     for row in (
-        Operation(requests.Register, SESSION, "session.register"),
-        Operation(requests.Subscribe, SUBSCRIBE, "session.subscribe", AGAIN),
-        Operation(requests.Leave, SESSION, "session.leave"),
+        Operation(requests.Register, SESSION, "session.register", READS),
+        Operation(requests.Subscribe, SUBSCRIBE, "session.subscribe", AGAIN | READS),
+        Operation(requests.Leave, SESSION, "session.leave", READS),
         Operation(requests.Unsubscribe, LOOK_AFTER, "session.unsubscribe", AGAIN),
         Operation(requests.SubscribeTo, SUBSCRIBE, "pushing.subscribe_to", NAMES),
         Operation(requests.Nack, SESSION, "session.nack"),
@@ -108,12 +110,12 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(requests.Stage, PUBLISH, "answers.stage", AGAIN | CARRIES),
         Operation(requests.CommitStage, OWN, "answers.commit_stage", AGAIN | LONG),
         Operation(requests.DropStage, OWN, "answers.drop_stage", AGAIN),
-        Operation(requests.Topics, SEEN, "answers.topics", AGAIN),
-        Operation(requests.Retained, SUBSCRIBE, "answers.retained", AGAIN),
+        Operation(requests.Topics, SEEN, "answers.topics", AGAIN | READS),
+        Operation(requests.Retained, SUBSCRIBE, "answers.retained", AGAIN | READS),
         Operation(requests.Subscriptions, SEEN, "answers.list_subscriptions", AGAIN),
         Operation(requests.States, LOOK_AFTER, "answers.states", AGAIN),
-        Operation(requests.Ends, SEEN, "answers.ends", AGAIN),
-        Operation(requests.Extents, SUBSCRIBE, "answers.extents", AGAIN),
+        Operation(requests.Ends, SEEN, "answers.ends", AGAIN | READS),
+        Operation(requests.Extents, SUBSCRIBE, "answers.extents", AGAIN | READS),
         Operation(requests.Events, ADMIN, "core.events.all", AGAIN, "read events"),
         Operation(requests.DeadLetters, LOOK_AFTER, "answers.dead_letters", AGAIN),
         Operation(requests.Redrive, REDRIVE, "answers.redrive", LONG),
@@ -133,7 +135,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.ListRules, ADMIN, "acl.list", AGAIN, ACCESS),
         Operation(admin.SetSchema, ADMIN, "core.schemas.add", AGAIN | LONG, SCHEMAS),
         Operation(admin.RemoveSchema, ADMIN, "core.schemas.remove", NONE, SCHEMAS),
-        Operation(admin.ListSchemas, SEEN, "answers.list_schemas", AGAIN),
+        Operation(admin.ListSchemas, SEEN, "answers.list_schemas", AGAIN | READS),
         Operation(admin.AddToken, ADMIN, "tokens.add", NONE, TOKENS),
         Operation(admin.RemoveToken, ADMIN, "tokens.remove", NONE, TOKENS),
         Operation(admin.ListTokens, ADMIN, "tokens.list", AGAIN, TOKENS),

@@ -1,0 +1,170 @@
+"""Readings on a node that follows: live subscriptions, replay and follow, of what this node has applied.
+
+A core that only reads stands on the folder beside the replica, and is told what was applied; a server stands on it, for
+clients that asked for `read=any`. Their sessions are rows of no record: they stay in memory here, over those that all
+nodes have, and end with their connections or with this node's following. Promises: nothing is shown that is not
+committed; nothing is written to the folder; what is published here is refused, and durable subscriptions are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from operator import itemgetter
+
+import msgspec
+
+from headwater import threads
+from headwater.cluster.record import Entry, Rows
+from headwater.cluster.replica import Replica
+from headwater.core import Core
+from headwater.errors import ReadOnly
+from headwater.native.protocol import NativeProtocol
+from headwater.server.server import Server
+from headwater.server.watch.cluster import ClusterView
+from headwater.settings import Loaded
+from headwater.store import state as rows
+from headwater.store.state import State
+
+LOOPBACK = "127.0.0.1"
+DRAIN_S = 0.1
+"""How long those who read may take to leave a node that follows no more."""
+APART_S = 0.002
+"""Between two looks at what was applied: what comes meanwhile is shown together."""
+WAKE_S_MAX = 1.0
+OF_ROOTS = frozenset((rows.STREAM,))
+"""With these come rows that count what batches have brought, which is counted here, too."""
+OF_ACCESS = frozenset((rows.CLIENT, rows.RULE, rows.TOKEN, rows.DECOY))
+OVER_BYTES_MAX = 64 << 20
+"""Of rows that are kept in memory over the stored ones; more are refused with ReadOnly (503)."""
+REFUSAL = "this node follows, and serves what was asked for with ?read=any: connect without it for anything else"
+
+_key = itemgetter(0)
+
+
+class Overlay:
+    """The state of a reading core: rows of its own in memory, over those of a replica, which it never changes."""
+
+    def __init__(self, below: State) -> None:
+        self._below = below
+        self._rows: dict[bytes, bytes | None] = {}
+        self._bytes = 0
+        self._lock = threads.Lock()
+        self.failed: str | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """A row, of its own if there is one."""
+        return self._rows[key] if key in self._rows else self._below.get(key)
+
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows in order."""
+        with self._lock:
+            over = {key: value for key, value in self._rows.items() if key.startswith(prefix)}
+        if start is not None:
+            over = {key: value for key, value in over.items() if key >= start}
+        below = (row for row in self._below.scan(prefix, start) if row[0] not in over)
+        for key, value in merge(below, ((key, over[key]) for key in sorted(over)), key=_key):
+            if value is not None:
+                yield key, value
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Keep rows, in memory alone."""
+        with self._lock:
+            for key, value in rows.items():
+                self._bytes -= len(key) + len(self._rows.pop(key, None) or b"") if key in self._rows else 0
+                if value is not None or self._below.get(key) is not None:
+                    self._rows[key] = value
+                    self._bytes += len(key) + len(value or b"")
+            if self._bytes > OVER_BYTES_MAX:
+                raise ReadOnly(f"what is kept for those who read here takes more than {OVER_BYTES_MAX} bytes")
+
+    def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """The same: nothing of it outlives this node's following."""
+        self.write(rows)
+
+    def sync(self) -> None:
+        """Nothing is to be brought to disk."""
+
+    def mend(self) -> bool:
+        """It does not fail."""
+        return True
+
+    def snapshot(self, path: str) -> None:
+        """Refused."""
+        raise ReadOnly(REFUSAL)
+
+    def close(self) -> None:
+        """The rows below are another's to close."""
+
+
+class Reading:
+    """What serves those who read at one node, as long as it follows."""
+
+    def __init__(self, node: ClusterView, replica: Replica, loaded: Loaded) -> None:
+        """Begin with what the replica has by now; its position may move on meanwhile."""
+        self.core = core = Core(replica.path, replica.config, read_only=True, state=Overlay(replica.state))
+        core.feed()
+        serving = msgspec.structs.replace(
+            loaded.serving,
+            host=LOOPBACK,
+            port=0,
+            unix_path="",
+            tls_certificate="",
+            tls_key="",
+            mqtt=False,
+            http=False,
+            sys_every_s=0.0,
+            drain_s=DRAIN_S,
+        )
+        self.server = Server(core, serving, loaded, (NativeProtocol,))
+        self.server.cluster = node
+        self._replica = replica
+        self._work = threads.Condition()
+        self._has_news = self._is_anew = self._is_other = self._is_over = False
+        self._thread = threads.Thread(target=self._run, name="headwater-reading", daemon=True)
+
+    async def start(self) -> int:
+        """Serve; the port, on loopback."""
+        await self.server.start()
+        self._replica.on_applied = self._note
+        self._note(())
+        self._thread.start()
+        return self.server.port
+
+    async def stop(self) -> None:
+        """Serve nobody any more, and let go of the folder."""
+        self._replica.on_applied = None
+        with self._work:
+            self._is_over = True
+            self._work.notify()
+        loop = asyncio.get_running_loop()
+        if self._thread.is_alive():
+            await loop.run_in_executor(None, self._thread.join)
+        await self.server.stop()
+        await loop.run_in_executor(None, self.core.close)
+
+    def _note(self, entries: Sequence[Entry]) -> None:
+        """A record was applied; in the replica's thread."""
+        kinds = {key[:1] for entry in entries if isinstance(entry, Rows) for key in entry.rows}
+        with self._work:
+            self._has_news = True
+            self._is_anew |= not kinds.isdisjoint(OF_ROOTS)
+            self._is_other |= not kinds.isdisjoint(OF_ACCESS)
+            self._work.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._work:
+                while not self._has_news and not self._is_over:
+                    self._work.wait(WAKE_S_MAX)
+                if self._is_over:
+                    return
+                is_anew, is_other = self._is_anew, self._is_other
+                self._has_news = self._is_anew = self._is_other = False
+            if is_other:
+                self.server.loop.call_soon_threadsafe(self.server.reload)
+            self.core.see(anew=is_anew)
+            with self._work:
+                if not self._is_over:
+                    self._work.wait(APART_S)

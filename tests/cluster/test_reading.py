@@ -1,0 +1,181 @@
+"""Reads at a node that follows: what was asked for with `?read=any` is served there, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+import headwater
+from cluster.following import Following, View
+from cluster.nodes import Leader, Node, another, first
+from headwater.cluster.reading import Reading
+from headwater.cluster.replica import Replica
+from headwater.config import Serving
+from headwater.errors import Malformed, ReadOnly
+from headwater.settings import given
+from server.harness import PATIENCE_S, Running
+
+SENT = 20
+
+
+class Follower:
+    """A node that follows, and serves those who read."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.replica: Replica = node.follow()
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reading-of-a-test")
+        self._thread.start()
+        self.reading = Reading(View("n2"), self.replica, given(node.config, Serving(scram_iterations=4096), node.path))
+        self.port: int = self._run(self.reading.start())
+
+    def _run(self, work: object) -> int:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)  # type: ignore[arg-type]
+
+    def apply(self, leader: Leader) -> None:
+        """All that the leader has written."""
+        leader.settle()
+        self.node.catch_up(self.replica)
+
+    def connect(self) -> Any:
+        return headwater.connect(f"headwater://127.0.0.1:{self.port}?read=any")
+
+    def close(self) -> None:
+        self._run(self.reading.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self.replica.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Leader, Follower]]:
+    one = first(tmp_path / "n1")
+    two = another(one, tmp_path / "n2")
+    leader, follower = one.lead(1), Follower(two)
+    yield leader, follower
+    follower.close()
+    leader.close()
+
+
+def publish(leader: Leader, count: int = SENT, topic: str = "home/a") -> list[bytes]:
+    payloads = [b"%s %d" % (topic.encode(), number) for number in range(count)]
+    leader.bus.publish_many([(topic, payload) for payload in payloads])
+    return payloads
+
+
+def test_live_subscriptions_hear_what_is_applied_in_order_and_once(pair: tuple[Leader, Follower]):
+    leader, follower = pair
+    before = publish(leader)
+    follower.apply(leader)
+    with follower.connect() as bus, bus.subscribe("#") as live:
+        expected = []
+        for round_ in range(5):
+            expected += publish(leader, 7, f"home/{round_}")
+            leader.core.roots.commit.run(leader.core.roots.checkpoints.make_in_time)  # with rows about the roots
+            expected += publish(leader, 3, f"new{round_}/a")
+            follower.apply(leader)
+        heard = [live.next(timeout_s=PATIENCE_S) for _ in expected]
+        assert sorted(message.payload for message in heard if message is not None) == sorted(expected)
+        assert [message.payload for message in bus.replay("home/a")] == before
+
+
+def test_readings_end_where_this_node_stands_and_following_goes_on(pair: tuple[Leader, Follower]):
+    leader, follower = pair
+    expected = publish(leader)
+    follower.apply(leader)
+    with follower.connect() as bus, bus.follow("home/#", after=0) as reading:
+        late = publish(leader)
+        leader.settle()
+        assert [message.payload for message in bus.replay("home/#")] == expected
+        follower.apply(leader)
+        found = [reading.next(timeout_s=PATIENCE_S) for _ in (*expected, *late)]
+        assert [message.payload for message in found if message is not None] == expected + late
+        assert bus.topics("home/#")[0].messages == 2 * SENT
+
+
+def test_columns_are_read_there(pair: tuple[Leader, Follower]):
+    pytest.importorskip("pyarrow")
+    leader, follower = pair
+    publish(leader)
+    follower.apply(leader)
+    with follower.connect() as bus:
+        assert bus.arrow("home/#").read_all().num_rows == SENT
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda bus: bus.publish("home/a", b"x"),
+        lambda bus: bus.publish_many([("home/a", bytes(300_000))] * 3),
+        lambda bus: bus.subscribe("home/#", id="worker"),
+        lambda bus: bus.purge("home/#"),
+        lambda bus: bus.unsubscribe("worker"),
+        lambda bus: bus.schedule("home/nightly", b"x", cron="0 3 * * *"),
+        lambda bus: bus.stage("p", 1, [("home/a", b"x")]),
+        lambda bus: bus.acl.list(),
+    ],
+)
+def test_whatever_else_is_asked_for_is_refused_and_changes_nothing(
+    pair: tuple[Leader, Follower], change: Callable[[headwater.Bus], object]
+):
+    leader, follower = pair
+    publish(leader)
+    follower.apply(leader)
+    with follower.connect() as bus:
+        with pytest.raises(ReadOnly, match="only reads"):
+            change(bus)
+        assert len(list(bus.replay("home/#"))) == SENT
+
+
+def test_a_leader_refuses_the_same():
+    with Running() as running, headwater.connect(f"headwater://127.0.0.1:{running.server.port}?read=any") as bus:
+        running.bus.publish("home/a", b"x")
+        assert [message.payload for message in bus.replay("home/#")] == [b"x"]
+        with pytest.raises(ReadOnly, match="only reads"):
+            bus.publish("home/a", b"y")
+
+
+def test_a_follower_serves_those_who_read_and_passes_everybody_else_on(pair: tuple[Leader, Follower]):
+    leader, follower = pair
+    publish(leader)
+    follower.apply(leader)
+    with Following() as doors:
+
+        async def serve() -> None:
+            doors.doors.reads_at = follower.port
+
+        doors.run(serve())
+        with headwater.connect(f"headwater://127.0.0.1:{doors.port()}?read=any") as bus:
+            assert len(list(bus.replay("home/#"))) == SENT
+        assert doors.doors.passages <= 1
+
+
+def test_what_clients_may_is_what_they_may_everywhere(tmp_path: Path):
+    one = first(tmp_path / "n1")
+    two = another(one, tmp_path / "n2")
+    leader = one.lead(1)
+    leader.core.clients.add("ann", secret="a secret")
+    follower = Follower(two)
+    try:
+        follower.apply(leader)
+        with follower.connect() as bus:  # auth is none here: rules hold nobody back
+            assert list(bus.replay("home/#")) == []
+        assert [row.name for row in follower.reading.core.clients.list()] == ["ann"]
+    finally:
+        follower.close()
+        leader.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["headwater://h?read=some", "headwater://h?read=any&read=any", "headwater://h?reads=any"]
+)
+def test_an_address_that_says_it_wrongly_is_refused(url: str):
+    with pytest.raises(Malformed):
+        headwater.connect(url)
