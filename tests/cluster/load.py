@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.client import Client, MQTTMessage, mqtt_ms_resend_pubrel, mqtt_ms_wait_for_pubcomp
 from paho.mqtt.enums import CallbackAPIVersion
 
 import headwater
@@ -38,6 +38,16 @@ REPEATED = 5
 SAID_MAX = 100_000
 KEPT = 7
 """Topics with retained values."""
+
+
+class Careful(Client):
+    """The client of paho, which after two lost connections in a row publishes again what it has released already."""
+
+    def _messages_reconnect_reset_out(self) -> None:
+        for message in self._out_messages.values():
+            if message.state == mqtt_ms_resend_pubrel:
+                message.state = mqtt_ms_wait_for_pubcomp
+        super()._messages_reconnect_reset_out()
 
 
 class Load:
@@ -198,7 +208,7 @@ class Load:
     # MQTT
 
     def _begin_mqtt(self) -> None:
-        client = self._mqtt = Client(CallbackAPIVersion.VERSION2, client_id="meter", clean_session=False)
+        client = self._mqtt = Careful(CallbackAPIVersion.VERSION2, client_id="meter", clean_session=False)
         client.max_inflight_messages_set(QOS2_MAX)
         client.reconnect_delay_set(1, 2)
         client.on_message = self._hear

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headwater.errors import Failed, HeadwaterError
+from headwater.errors import Failed, HeadwaterError, SteppedDown
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.receiving import Receiving
 
@@ -45,7 +45,7 @@ class PacketIds(msgspec.Struct, eq=False):
             for number in self.packet_ids:
                 if error is None:
                     self.receiving.on_stored(number)
-                elif isinstance(error, Failed):
+                elif isinstance(error, Failed | SteppedDown):
                     self.receiving.on_failed(number)
                 else:
                     self.receiving.on_refused(number)

@@ -15,6 +15,7 @@ number is free before its PUBCOMP leaves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ class Open(msgspec.Struct, array_like=True, gc=False):
     is_released: bool = False
     """Whether the client is done with it, though that is not on disk yet."""
     is_unsure: bool = False
-    """Whether the disk failed as it was stored, so that it may be there when the server starts again."""
+    """Whether nobody knows if it is stored, so that it may be there when the server starts again."""
 
 
 class ReceivedRow(msgspec.Struct, frozen=True, array_like=True):
@@ -55,12 +56,14 @@ class ReceivedRow(msgspec.Struct, frozen=True, array_like=True):
 class Receiving:
     """The open numbers of one session."""
 
-    __slots__ = ("_counter", "_open", "_session")
+    __slots__ = ("_counter", "_open", "_session", "_under_way")
 
     def __init__(self, session: MqttSession) -> None:
         self._session = session
         self._counter = 0
         self._open: dict[int, Open] = {}
+        self._under_way: Counter[int] = Counter()
+        """How often each is on its way to be stored: again, after a lost connection, before the first is answered."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -73,23 +76,29 @@ class Receiving:
     def take(self, number: int, root: str) -> int | None:
         """The sequence to store a message under; None if it is stored."""
         known = self._open.get(number)
+        if known is not None and known.is_stored:
+            return None
         if known is not None:
-            return None if known.is_stored else known.sequence
+            self._under_way[number] += 1
+            return known.sequence
         if len(self._open) >= self._session.sessions.serving.mqtt_receive_max:
             raise MqttError("more messages are under way than the server takes", Reason.RECEIVE_MAXIMUM_EXCEEDED)
         self._counter += 1
         sequence = self._counter << NUMBER_BITS | number
         self._open[number] = Open(sequence, root)
+        self._under_way[number] = 1
         return sequence
 
     def on_stored(self, number: int) -> None:
         """A message is on disk."""
+        self._under_way.pop(number, None)
         known = self._open.get(number)
         if known is not None:
             known.is_stored = True
 
     def on_failed(self, number: int) -> None:
-        """The disk failed, and nobody knows whether a message is on it."""
+        """Nobody knows whether a message is stored: the disk failed, or another node leads."""
+        self._under_way.pop(number, None)
         known = self._open.get(number)
         if known is not None:
             known.is_unsure = True
@@ -100,9 +109,13 @@ class Receiving:
         return known is not None and known.is_unsure
 
     def on_refused(self, number: int) -> None:
-        """A message was not stored: its number is free."""
+        """A message was not stored: its number is free, unless it is on its way still, from when it came before."""
         known = self._open.get(number)
-        if known is not None and not known.is_stored and not known.is_unsure:
+        self._under_way[number] -= 1
+        if self._under_way[number] > 0 or known is None:
+            return
+        del self._under_way[number]
+        if not known.is_stored and not known.is_unsure:
             del self._open[number]
 
     def release(self, numbers: Sequence[int], then: Callable[[list[bool]], None]) -> None:
