@@ -15,7 +15,7 @@ def test_a_schedule_is_put_listed_and_deleted(http: httpx.Client):
         "a/b",
         '{"n":1}',
         "text",
-        [["x", "y"]],
+        [["x", "y"], ["content-type", "application/json"]],
     )
     assert (shown["last"], shown["client"]) == (None, "local")
     assert http.put("/v1/schedules/c", json=NIGHTLY).status_code == 200

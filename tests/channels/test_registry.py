@@ -149,7 +149,7 @@ def test_dead_letters_keep_a_channel_from_being_removed_by_accident(bus: Any):
 
 def test_only_a_server_tries_a_channel_out(bus: Any):
     bus.channels.add_many([spec()])
-    with pytest.raises(Conflict, match="--url"):
+    with pytest.raises(Conflict, match="headwater serve"):
         bus.channels.test("a")
 
 

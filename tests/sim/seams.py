@@ -143,7 +143,7 @@ def tidied() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-async def listen(listener: Listener, make: Callable[[], Connection], host: str, port: int, _: object) -> Server:
+async def listen(listener: Listener, make: Callable[[], Connection], host: str, port: int, *_: object) -> Server:
     """A port of the simulated network, in which nothing waits to be accepted."""
     loop = listener.loop
     assert isinstance(loop, Loop)
