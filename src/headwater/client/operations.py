@@ -297,7 +297,9 @@ class Operations(Served):
 
         For readers that keep their own place, as Spark does: nothing is handed out here.
         """
-        asked = self._client.subscription(filter, id=id, start="earliest", expire_after_s=expire_after_s)
+        # A None that is stated means for ever.
+        stated: dict[str, Any] = {} if expire_after_s is None else {"expire_after_s": expire_after_s}
+        asked = self._client.subscription(filter, id=id, start="earliest", **stated)
         assert isinstance(asked, wire.Subscribe)
         feed = await self._client.subscribe(asked, self._verbs, (0, 0))
         try:
