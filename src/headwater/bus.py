@@ -189,7 +189,7 @@ class Bus(surface.Threaded):
     @like(surface.Bus.send)
     def send(self, topic: str, payload: Payload, **options: Any) -> None:
         self._check_open(writes=True)
-        item = Sent(self._checks.one(topic, payload, **options), self.core.roots.counts)
+        item = Sent.of(self._checks.one(topic, payload, **options), self.core.roots.counts)
         try:
             self._commit.submit(item)
         except Failed as error:

@@ -384,11 +384,11 @@ class Core:
                 if is_due or shown[0].is_much:
                     roots.commit.kick()
                 return
-        roots.commit.submit(Sent(item, roots.counts))
+        roots.commit.submit(Sent.of(item, roots.counts))
 
     def _new_shown(self, root: str, turn: int) -> Untold:
         self.timers.set(("shown", root), self.clock.monotonic_us() + round(SHOWN_S * SECOND_US), self.roots.commit.kick)
-        return Untold(root, turn, self.roots.counts)
+        return Untold(root=root, turn=turn, counts=self.roots.counts)
 
     def _check_release(self, author: str, part: Part) -> bool:
         """Whether it can be told if the client of a delayed message, or of a schedule, may publish it; NotAllowed (403)

@@ -288,7 +288,7 @@ class Staging:
     def _store(self, body: bytes) -> int:
         """A body as one message of `$staged`; its offset."""
         part = Part(STAGED, (STAGED,), (body,), (0,))
-        item = Publish((STAGED,), [part], len(body), None, 0, is_one=True)
+        item = Publish((STAGED,), [part], is_one=True, is_plain=True, weight=len(body))
         self._roots.commit.submit_and_wait(item)
         return item.runs[0][1]
 
@@ -418,9 +418,8 @@ class Staging:
             part = self._checks.body(root, sum(row.count for row in staged), checksum(data), data)
         assert part.body is not None
         name, sequence = f"{STAGED}/{producer}", epoch * BATCHES_PER_EPOCH_MAX + number
-        item = Publish(part.topics, [part], len(part.body), name, sequence, is_one=False)
-        item.made_by = staged[0].share
-        return item
+        weight, made_by = len(part.body), staged[0].share
+        return Publish(part.topics, [part], name, sequence, made_by=made_by, weight=weight)
 
     def _body(self, producer: str, epoch: int, staged: StagedRow) -> bytes:
         stream = self._roots.get(STAGED)

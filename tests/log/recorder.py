@@ -15,9 +15,7 @@ WAIT_S = 60.0
 class Note(Item):
     """An item with a name."""
 
-    def __init__(self, name: object, weight: int = 1) -> None:
-        super().__init__(weight)
-        self.name = name
+    name: object
 
     def result(self) -> object:
         return f"receipt of {self.name}"

@@ -21,6 +21,7 @@ from log.place import Place
 
 def test_what_is_refused_leaves_the_others_of_its_group_alone(tmp_path: Path) -> None:
     place = Place(str(tmp_path), Config(topics_per_root_max=2, roots_max=2))
+    assert place.roots.showing.watch()
     items = [
         place.one("a/1"),
         place.many("a/2", "a/3"),

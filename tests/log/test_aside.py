@@ -19,14 +19,15 @@ from log.recorder import WAIT_S, Note, Recorder, raising
 class Heavy(Note):
     """Something for one root or several."""
 
-    def __init__(self, name: object, *roots: str, weight: int = 1) -> None:
-        super().__init__(name)
-        self.weight = weight
-        self._roots = roots
+    touched: tuple[str, ...]
 
     @property
     def roots(self) -> Sequence[str]:
-        return self._roots
+        return self.touched
+
+
+def heavy(name: object, *roots: str, weight: int = 1) -> Heavy:
+    return Heavy(name, roots, weight=weight)
 
 
 class Written:
@@ -82,7 +83,7 @@ def aside() -> Iterator[Aside]:
 
 def begin(aside: Aside, root: str = "large") -> Heavy:
     """A large group that is on its way."""
-    item = Heavy(root, root, weight=10)
+    item = heavy(root, root, weight=10)
     aside.commit.submit(item)
     assert aside.reached.wait(WAIT_S)
     return item
@@ -90,8 +91,8 @@ def begin(aside: Aside, root: str = "large") -> Heavy:
 
 def test_others_are_committed_while_a_large_group_is_written(aside: Aside) -> None:
     large = begin(aside)
-    aside.commit.submit_and_wait(Heavy("a", "small"))
-    later = Heavy("b", "small")
+    aside.commit.submit_and_wait(heavy("a", "small"))
+    later = heavy("b", "small")
     aside.commit.submit(later)
     later.wait()
     assert large.is_waiting
@@ -128,7 +129,7 @@ def test_a_large_group_that_is_on_disk_just_as_another_begins_is_ended(
     monkeypatch.setattr(module, "InFlight", Looked)
     large = begin(aside)
     is_looked_at.set()
-    aside.commit.submit_and_wait(Heavy("small", "small"))
+    aside.commit.submit_and_wait(heavy("small", "small"))
     waiter = threading.Thread(target=large.wait, daemon=True)
     waiter.start()
     waiter.join(WAIT_S)
@@ -137,8 +138,8 @@ def test_a_large_group_that_is_on_disk_just_as_another_begins_is_ended(
 
 def test_small_ones_of_one_root_that_are_much_together_go_apart(aside: Aside) -> None:
     with aside.recorder.held():
-        items = [Heavy(number, "many") for number in range(10)]
-        other = Heavy("other", "small")
+        items = [heavy(number, "many") for number in range(10)]
+        other = heavy("other", "small")
         for item in (*items[:5], other, *items[5:]):
             aside.commit.submit(item)
     other.wait()
@@ -151,12 +152,12 @@ def test_small_ones_of_one_root_that_are_much_together_go_apart(aside: Aside) ->
 
 def test_whoever_waits_for_a_large_item_writes_it_and_nobody_else_has_to(aside: Aside) -> None:
     aside.go_on.set()
-    aside.commit.submit_and_wait(Heavy("own", "large", weight=10))
+    aside.commit.submit_and_wait(heavy("own", "large", weight=10))
     aside.go_on.clear()
     aside.reached.clear()
     with aside.recorder.held():
-        aside.commit.submit(Heavy("another's", "large", weight=10))
-    small = Heavy("small", "small")
+        aside.commit.submit(heavy("another's", "large", weight=10))
+    small = heavy("small", "small")
     aside.commit.submit_and_wait(small)
     assert aside.reached.wait(WAIT_S)
     assert aside.begun[0].thread == threading.current_thread().name
@@ -164,26 +165,26 @@ def test_whoever_waits_for_a_large_item_writes_it_and_nobody_else_has_to(aside: 
 
 
 def test_a_caller_that_may_not_block_leaves_it_to_the_commit_thread(aside: Aside) -> None:
-    item = Heavy("large", "large", weight=10)
+    item = heavy("large", "large", weight=10)
     assert aside.commit.commit_here(item)
     assert aside.reached.wait(WAIT_S)
     assert item.is_waiting
-    assert aside.commit.commit_here(Heavy("small", "small"))
+    assert aside.commit.commit_here(heavy("small", "small"))
     aside.go_on.set()
     item.wait()
 
 
 def test_what_touches_a_closed_root_stays_and_what_comes_behind_that_too(aside: Aside) -> None:
     large = begin(aside)
-    both, behind = Heavy("both", "large", "b"), Heavy("behind", "b")
-    second, call = Heavy("second", "other", weight=10), Call(lambda: aside.recorder.groups.append(["call"]))
+    both, behind = heavy("both", "large", "b"), heavy("behind", "b")
+    second, call = heavy("second", "other", weight=10), Call(lambda: aside.recorder.groups.append(["call"]))
     for item in (both, behind, second, call):
         aside.commit.submit(item)
-    free = Heavy("free", "c")
+    free = heavy("free", "c")
     aside.commit.submit_and_wait(free)
-    later = Heavy("later", "other")
+    later = heavy("later", "other")
     aside.commit.submit(later)
-    aside.commit.submit_and_wait(Heavy("free too", "c"))
+    aside.commit.submit_and_wait(heavy("free too", "c"))
     aside.go_on.set()
     for item in (large, both, behind, second, call, later):
         item.wait()
@@ -199,7 +200,7 @@ def test_what_touches_a_closed_root_stays_and_what_comes_behind_that_too(aside: 
 
 def come_behind(aside: Aside) -> tuple[Heavy, Heavy]:
     """A large group that is on its way, and what came to its root since, which may wait for company."""
-    large, behind = begin(aside), Heavy("behind", "large")
+    large, behind = begin(aside), heavy("behind", "large")
     with aside.commit.places:
         aside.commit.add(behind, waits=False, is_due=False)
     return large, behind
@@ -232,7 +233,7 @@ def test_what_was_asked_for_while_a_large_group_was_written_is_committed_after_i
 
 def test_what_may_wait_for_company_goes_with_what_comes_behind_a_large_group(aside: Aside) -> None:
     _, behind = come_behind(aside)
-    aside.commit.submit(Heavy("another", "large"))
+    aside.commit.submit(heavy("another", "large"))
     aside.go_on.set()
     assert soon(lambda: not behind.is_waiting)
     assert aside.recorder.groups == [["large"], ["behind", "another"]]
@@ -241,32 +242,32 @@ def test_what_may_wait_for_company_goes_with_what_comes_behind_a_large_group(asi
 def test_an_error_of_a_large_group_is_its_own(aside: Aside) -> None:
     aside.error = OSError("no such luck")
     large = begin(aside)
-    aside.commit.submit_and_wait(Heavy("small", "small"))
+    aside.commit.submit_and_wait(heavy("small", "small"))
     aside.go_on.set()
     with pytest.raises(Failed, match="no such luck"):
         large.wait()
-    aside.commit.submit_and_wait(Heavy("after it", "large"))
+    aside.commit.submit_and_wait(heavy("after it", "large"))
 
 
 def test_without_memory_for_a_large_group_everybody_is_told(aside: Aside) -> None:
     aside.error = MemoryError()
     large = begin(aside)
-    behind = Heavy("behind", "large")
+    behind = heavy("behind", "large")
     aside.commit.submit(behind)
-    aside.commit.submit_and_wait(Heavy("small", "small"))
+    aside.commit.submit_and_wait(heavy("small", "small"))
     aside.go_on.set()
     for item in (large, behind):
         with pytest.raises(Failed, match="memory"):
             item.wait()
     with pytest.raises(Failed, match="memory"):
-        aside.commit.submit_and_wait(Heavy("later", "small"))
+        aside.commit.submit_and_wait(heavy("later", "small"))
 
 
 def test_without_memory_for_a_small_group_one_that_is_being_written_is_told_too(aside: Aside) -> None:
     large = begin(aside)
     aside.recorder.before = raising(MemoryError())
     with pytest.raises(Failed, match="memory"):
-        aside.commit.submit_and_wait(Heavy("small", "small"))
+        aside.commit.submit_and_wait(heavy("small", "small"))
     aside.go_on.set()
     with pytest.raises(Failed, match="memory"):
         large.wait()
@@ -280,7 +281,7 @@ def test_if_no_second_thread_can_be_started_the_first_goes_on_once_it_has_writte
     def start(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    small = Heavy("small", "small")
+    small = heavy("small", "small")
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
         aside.commit.submit(small)
@@ -299,5 +300,5 @@ def test_what_the_committing_thread_does_by_itself_waits_until_the_large_group_i
         found.append(aside.commit.run(aside.go_on.is_set))
 
     aside.recorder.before = before
-    aside.commit.submit_and_wait(Heavy("small", "small"))
+    aside.commit.submit_and_wait(heavy("small", "small"))
     assert found == [True]

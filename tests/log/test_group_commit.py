@@ -274,7 +274,7 @@ def test_a_caller_that_is_gone_does_not_keep_the_rest_of_its_group_waiting(
     """Callers of a group wake each other; one that was interrupted while it waited wakes nobody."""
     monkeypatch.setattr(module, "WAKE_S_MAX", 0.05)
     gone = Note("gone")
-    gone.is_blocking = True
+    gone.expect()
     waiting = [threading.Thread(target=recorder.commit.submit_and_wait, args=(Note(n),), daemon=True) for n in range(4)]
     with recorder.held():
         recorder.commit.enqueue(gone)

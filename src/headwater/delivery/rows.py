@@ -184,13 +184,9 @@ class Resting(msgspec.Struct, frozen=True, gc=False):
 class RowsItem(Item):
     """Rows on their way to disk."""
 
-    __slots__ = ("is_owed", "rows")
-
-    def __init__(self, changed: Rows, is_owed: bool) -> None:
-        super().__init__(len(changed))
-        self.rows = changed
-        self.is_owed = is_owed
-        """Whether memory has changed already, so that they have to be stored later if that fails now."""
+    rows: Rows
+    is_owed: bool
+    """Whether memory has changed already, so that they have to be stored later if that fails now."""
 
 
 class RowCommit:
@@ -241,8 +237,7 @@ class RowCommit:
 
     def enqueue(self, changed: Rows, future: Future[object] | None = None, is_owed: bool = True) -> RowsItem:
         """Take rows in; their order is that of these calls."""
-        item = RowsItem(changed, is_owed)
-        item.future = future
+        item = RowsItem(changed, is_owed, weight=len(changed), future=future)
         self._group.enqueue(item)
         return item
 

@@ -111,7 +111,7 @@ class Checks:
             expiries,
         )
         weight = len(payload) + MESSAGE_WEIGHT + (_weight(key, pairs) if key or pairs else 0)
-        return Publish(names, [part], weight, producer, number, is_one=True)
+        return Publish(names, [part], producer, number, True, producer is None and not retain, weight=weight)
 
     def plain(self, topic: str, payload: Payload) -> str:
         """The root of one message without options, which is as it has to be."""
@@ -183,7 +183,7 @@ class Checks:
         except TypeError:
             raise Malformed(f"publish_many takes a list of messages, not {type(messages).__name__}") from None
         if not given:
-            return Publish((), [], 0, producer, number, is_one=False)
+            return Publish((), [], producer, number, weight=0)
         try:
             topics = [topic for topic, _ in given]  # type: ignore[misc]  # an Outgoing says so by raising
             payloads: list[Any] = [payload for _, payload in given]  # type: ignore[misc]
@@ -320,7 +320,7 @@ class Checks:
                     f'{len(part.body)} bytes for root "{part.root}" are over batch_bytes_max '
                     f"({bytes_max}); publish them in several calls"
                 )
-        return Publish(topics, parts, weight, producer, number, is_one=False)
+        return Publish(topics, parts, producer, number, weight=weight)
 
     def _many_rich(self, given: list[Outgoing], producer: str | None, number: int) -> Publish:
         topics = [message.topic for message in given]
@@ -390,9 +390,7 @@ class Checks:
         waiting, notes = delays.wrap(topic, headers, max(0, due_us), ttl_s, retain, by)
         part = Part(delays.ROOT, (waiting,), (payload,), (0,), None, (key,), (notes,), None)
         weight = len(payload) + MESSAGE_WEIGHT + _weight(key, headers)
-        item = Publish((topic,), [part], weight, None, 0, is_one=True)
-        item.is_delayed, item.is_plain = True, False
-        return item
+        return Publish((topic,), [part], is_one=True, is_delayed=True, weight=weight)
 
     def contents(
         self, topic: str, payload: Payload, key: bytes | None, headers: GivenHeaders
@@ -426,7 +424,7 @@ class Checks:
             (headers,),
             None if ttl_s is None else (self._expiry(ttl_s),),
         )
-        return Publish((topic,), [part], len(payload), f"{delays.ROOT}/{due_us}", offset, is_one=True)
+        return Publish((topic,), [part], f"{delays.ROOT}/{due_us}", offset, is_one=True, weight=len(payload))
 
     def scheduled(self, one: ScheduleInfo, producer: str, owner: str) -> Publish:
         """A schedule's message that is due, on its way to its topic: once for each time that it is for. SchemaMismatch
@@ -443,10 +441,8 @@ class Checks:
             ((*one.headers, due),),
             None if one.ttl_s is None else (self._expiry(one.ttl_s),),
         )
-        item = Publish((one.topic,), [part], len(one.payload) + MESSAGE_WEIGHT, producer, one.next_us, is_one=True)
-        if owner:
-            item.made_by = owner
-        return item
+        weight = len(one.payload) + MESSAGE_WEIGHT
+        return Publish((one.topic,), [part], producer, one.next_us, is_one=True, made_by=owner, weight=weight)
 
     def own(self, messages: Sequence[Outgoing]) -> Publish:
         """What the broker tells about itself, on topics of `$sys` as nobody else may publish to."""

@@ -98,7 +98,8 @@ class Committer:
             return group.waits
         finally:
             self.since_us = None
-            self._showing.leave(done)
+            if self._showing.is_watching:
+                self._showing.leave(done)
 
     def _append(self, group: CommitGroup) -> None:
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]

@@ -54,18 +54,17 @@ class GroupCommit(Generic[T]):
         commit: Callable[[list[T]], Sequence[T] | None],
         weight_max: int,
         items_max: int,
-        on_add: Callable[[T], None] | None = None,
         apart: Callable[[list[T]], Apart[T]] | None = None,
         apart_weight_min: int = 0,
         before: Callable[[Sequence[T]], Apart[T]] | None = None,
     ) -> None:
         """`commit` finishes the items that it is given; those that it leaves unfinished when it raises get the
-        error, and those that it answers come again once what `before` prepares for them is done. `on_add` hears of each
-        item, in their order, while nobody else can get a place. `apart` prepares a group of one root that weighs so
-        much or more."""
+        error, and those that it answers come again once what `before` prepares for them is done. `apart` prepares a
+        group of one root that weighs so much or more."""
         self._name = name
         self._commit = commit
-        self._on_add = on_add
+        self.on_add: Callable[[T], None] | None = None
+        """Hears of each item, in their order, while nobody else can get a place."""
         self._prepare_apart = apart
         self._prepare_before = before
         self._weight_max = weight_max
@@ -107,16 +106,18 @@ class GroupCommit(Generic[T]):
 
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
-        if self._owner == threads.get_ident():
-            raise Conflict(WAITS_FOR_ITSELF)
-        item.is_blocking = True
-        with self.places:
-            self.add(item)
-            lead = not self._busy and bool(self._pending)
-            self._busy = self._busy or lead
-        if lead:
-            self._lead(item)
-        item.wait()
+        if not self._commit_alone(item):
+            with self.places:
+                self.add(item)
+                lead = not self._busy and bool(self._pending)
+                if lead:
+                    self._busy = True
+                else:
+                    item.expect()
+            if lead:
+                self._lead(item)
+        if not item.is_finished or item.is_blocking or item.error is not None:
+            item.wait()
 
     def submit(self, item: T | Call) -> None:
         """Have an item committed soon; its future, or a later wait, tells when."""
@@ -148,14 +149,31 @@ class GroupCommit(Generic[T]):
 
     def commit_here(self, item: T) -> bool:
         """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
-        if self._owner == threads.get_ident():
-            raise Conflict(WAITS_FOR_ITSELF)
+        if self._commit_alone(item):
+            return True
         with self.places:
             if self._busy or self._is_due or self._closed or self._barred is not None:
                 return False
             self.add(item, waits=False)
             self._busy = True
         self._lead()
+        return True
+
+    def _commit_alone(self, item: T | Call) -> bool:
+        """The same, if nothing is there that it could be committed with, nor ahead of it: it needs no place then."""
+        aside = self._aside
+        if self._owner == threads.get_ident():
+            raise Conflict(WAITS_FOR_ITSELF)
+        with self.places:
+            if self._busy or self._pending or aside.closed or self._closed or self._barred is not None:
+                return False
+            if item.weight >= aside.weight_min:
+                return False
+            if self.on_add is not None and not isinstance(item, Call):
+                self.on_add(item)
+            self._busy = True
+            self.turn += 1
+        self._lead(item, [item])
         return True
 
     def drive(self, item: T | Call) -> None:
@@ -184,6 +202,11 @@ class GroupCommit(Generic[T]):
     def is_full(self) -> bool:
         """Whether the next to enqueue would have to wait."""
         return self._weight >= self._weight_max or len(self._pending) + len(self._aside.stays) >= self._items_max
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way; for whoever holds `places`."""
+        return not (self._busy or self._pending or self._aside.stays or self._aside.in_flight is not None)
 
     @property
     def is_apart(self) -> bool:
@@ -247,8 +270,8 @@ class GroupCommit(Generic[T]):
             raise Closed(f"the {self._name} is closed; open it again to go on")
         if self._barred is not None:
             self._check_barred(item)
-        if self._on_add is not None and not isinstance(item, Call):
-            self._on_add(item)
+        if self.on_add is not None and not isinstance(item, Call):
+            self.on_add(item)
         self._weight += item.weight
         if self._aside.closed and self._aside.holds(item, bool(self._pending)):
             self._aside.keep(item, may_wait=not is_due)
@@ -288,12 +311,12 @@ class GroupCommit(Generic[T]):
         if isinstance(error, HeadwaterError) and not (isinstance(item, Call) and not self._busy):
             raise type(error)(*error.args)  # each has a traceback of its own
 
-    def _lead(self, waiter: Item | None = None) -> None:
-        """Commit what is pending in this thread; if somebody waits by then, the commit thread goes on. So it does with
-        large groups, but for one with an item that this thread waits for."""
+    def _lead(self, waiter: Item | None = None, alone: list[T | Call] | None = None) -> None:
+        """Commit what is pending in this thread, or what came alone; if somebody waits by then, the commit thread goes
+        on. So it does with large groups, but for one with an item that this thread waits for."""
         begun: InFlight[T] | None = None
         try:
-            begun = self._commit_group(waiter)
+            begun = self._commit_group(waiter, alone)
         except MemoryError:
             self._give_up(OUT_OF_MEMORY)
         finally:
@@ -310,7 +333,7 @@ class GroupCommit(Generic[T]):
     def _hand_on(self) -> None:
         """Commit no more: if something is due, the commit thread goes on."""
         with self.places:
-            if self._is_to_go_on:
+            if self._is_due or (self._aside.in_flight is not None and self._is_to_go_on):
                 self._wake_thread()
             else:
                 self._busy = False
@@ -318,33 +341,37 @@ class GroupCommit(Generic[T]):
         if self.given_up is not None:
             self._tell_pending()
 
-    def _commit_group(self, waiter: Item | None = None, *, takes_any: bool = False) -> InFlight[T] | None:
-        """Commit what is pending; answers a large group that is to be written by this thread, while others commit: one
-        with an item that it waits for, or any."""
-        group, aside = self._nothing, self._aside
+    def _commit_group(
+        self, waiter: Item | None = None, alone: list[T | Call] | None = None, *, takes_any: bool = False
+    ) -> InFlight[T] | None:
+        """Commit what is pending, or what came alone; answers a large group that is to be written by this thread, while
+        others commit: one with an item that it waits for, or any."""
+        group, aside = alone or self._nothing, self._aside
         if aside.in_flight is not None and aside.in_flight.is_written:
             self._end_apart(aside.in_flight)
         large: list[T] = []
         try:
-            with self.places:
-                if not self._is_due:
-                    return None  # something has ended, and what has come meanwhile may wait for company
-                fresh: list[T | Call] = []
-                group, self._pending = self._pending, fresh
-                self.turn += 1
-                self._is_due = False
-                if self._weight >= self._weight_max or len(group) >= self._items_max:
-                    self._room.notify_all()
-                if self._weight >= aside.weight_min or aside.in_flight is not None:
-                    allowed = None if takes_any else waiter.roots if waiter is not None else ()
-                    group, large, others = aside.divide(group, allowed)
-                    self._weight -= sum([item.weight for item in (*group, *large)])
-                    if others:  # the commit thread begins one of them
-                        self._pending, self._is_due = others, True
-                else:
-                    self._weight = 0
+            if alone is None:
+                with self.places:
+                    if not self._is_due:
+                        return None  # something has ended, and what has come meanwhile may wait for company
+                    fresh: list[T | Call] = []
+                    group, self._pending = self._pending, fresh
+                    self.turn += 1
+                    self._is_due = False
+                    if self._weight >= self._weight_max or len(group) >= self._items_max:
+                        self._room.notify_all()
+                    if self._weight >= aside.weight_min or aside.in_flight is not None:
+                        allowed = None if takes_any else waiter.roots if waiter is not None else ()
+                        group, large, others = aside.divide(group, allowed)
+                        self._weight -= sum([item.weight for item in (*group, *large)])
+                        if others:  # the commit thread begins one of them
+                            self._pending, self._is_due = others, True
+                    else:
+                        self._weight = 0
             self._owner = threads.get_ident()
-            self._gathering.answered = sum([item.is_awaited and item.future is None for item in group])
+            if alone is None:
+                self._gathering.answered = sum([item.is_awaited and item.future is None for item in group])
             items = [item for item in group if not isinstance(item, Call)]
             waits = self._commit(items) if items else None
             if waits:
@@ -364,7 +391,8 @@ class GroupCommit(Generic[T]):
             return None
         finally:
             self._owner = 0
-            Item.wake(group)
+            if alone is None:  # else its caller is this thread
+                Item.wake(group)
 
     def _on_error(self, group: Sequence[T | Call], error: BaseException) -> None:
         """Finish what an error has left unfinished; MemoryError if there is no memory."""

@@ -11,32 +11,31 @@ from concurrent.futures import Future
 from itertools import pairwise
 from typing import ClassVar
 
+import msgspec
+
 from headwater import threads
 
 WAKE_S_MAX = 1.0
 """After this a waiting thread looks for itself, in case the one that was to wake it is gone."""
 
 
-class Item:
+class Item(msgspec.Struct, eq=False, kw_only=True):
     """Something to be committed, and a way to hear when it is."""
-
-    __slots__ = ("_done", "_next", "error", "future", "is_blocking", "is_finished", "weight")
 
     is_awaited: ClassVar[bool] = True
     """Whether a thread waits for it, unless it has a future: that thread may come back at once with another."""
     is_answered_late: ClassVar[bool] = False
     """Whether it is answered when all subscribers were told, if those are very many, and not once it is on disk."""
 
-    def __init__(self, weight: int = 1) -> None:
-        self.weight = weight
-        self.error: BaseException | None = None
-        self.future: Future[object] | None = None
-        self.is_finished = False
-        self.is_blocking = False
-        """Whether its caller waits from the start, and so can wake the next of the group."""
-        self._next: Item | None = None
-        self._done = threads.Lock()
-        self._done.acquire()
+    weight: int = 1
+    error: BaseException | None = None
+    future: Future[object] | None = None
+    is_finished: bool = False
+    is_blocking: bool = False
+    """Whether its caller waits from the start, and so can wake the next of the group."""
+    _next: Item | None = None
+    _done: threads.Lock | None = None
+    """Held until it is finished; None as long as nobody waits for it, as most are committed by who would."""
 
     @property
     def roots(self) -> Sequence[str]:
@@ -56,7 +55,7 @@ class Item:
         """Called by the committing thread, once."""
         self.error = error
         self.is_finished = True
-        if not self.is_blocking:
+        if self._done is not None and not self.is_blocking:
             self._done.release()
         future = self.future
         if future is not None and future.set_running_or_notify_cancel():
@@ -65,17 +64,37 @@ class Item:
             else:
                 future.set_exception(error)
 
+    def expect(self) -> None:
+        """Its caller waits from now on, before anybody can finish it."""
+        self._done = threads.Lock()
+        self._done.acquire()
+        self.is_blocking = True
+
     def wait(self) -> None:
         """Block until it is committed; raises what went wrong."""
-        while not self._done.acquire(timeout=WAKE_S_MAX):
+        if self.is_blocking or not self.is_finished:
+            self._block()
+        if self.error is not None:
+            raise self.error
+
+    def _block(self) -> None:
+        done = self._done
+        if done is None:
+            done = threads.Lock()
+            done.acquire()
+            self._done = done  # who finishes it notes that first, and looks for this then
+            if self.is_finished:
+                return
+        while not done.acquire(timeout=WAKE_S_MAX):
             if self.is_finished:
                 break
         else:
-            self._done.release()
-        if self._next is not None:
+            done.release()
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        if self._next is not None and self._next._done is not None:
             self._next._done.release()
-        if self.error is not None:
-            raise self.error
 
     @staticmethod
     def wake(items: Sequence[Item]) -> None:
@@ -86,19 +105,15 @@ class Item:
         blocking = [item for item in items if item.is_blocking]
         for item, following in pairwise(blocking):
             item._next = following
-        if blocking:
+        if blocking and blocking[0]._done is not None:
             blocking[0]._done.release()
 
 
 class Call(Item):
     """Something to be done while no group is being committed."""
 
-    __slots__ = ("answer", "work")
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        super().__init__()
-        self.work = work
-        self.answer: object = None
+    work: Callable[[], object]
+    answer: object = None
 
     def run(self) -> None:
         """Do it, in the committing thread."""

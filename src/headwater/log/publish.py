@@ -120,52 +120,31 @@ class Part(msgspec.Struct, eq=False, gc=False):
 class Publish(Item):
     """One publish call: a part for each root that it touches."""
 
-    made_by: str
+    topics: Sequence[str] = ()
+    parts: list[Part] = msgspec.field(default_factory=list)
+    producer: str | None = None
+    sequence: int = 0
+    is_one: bool = False
+    is_plain: bool = False
+    """Whether it is one message, of no producer, that can go over no limit once its topic is known."""
+    flags: int = 0
+    """How it was published, which its batch says: `QUIET`, `ONCE`."""
+    is_delayed: bool = False
+    is_urgent: bool = False
+    """Whether it may use the room that is kept for acks and recovery."""
+    made_by: str = ""
     """Whose share it counts in, if that was said."""
-
-    __slots__ = (
-        "flags",
-        "is_delayed",
-        "is_one",
-        "is_plain",
-        "is_unsure",
-        "is_urgent",
-        "made_by",
-        "parts",
-        "producer",
-        "refusals",
-        "runs",
-        "sequence",
-        "topics",
-    )
-
-    def __init__(
-        self, topics: Sequence[str], parts: list[Part], weight: int, producer: str | None, sequence: int, is_one: bool
-    ) -> None:
-        super().__init__(weight)
-        self.topics = topics
-        self.parts = parts
-        self.producer = producer
-        self.sequence = sequence
-        self.is_one = is_one
-        self.flags = 0
-        """How it was published, which its batch says: `QUIET`, `ONCE`."""
-        self.is_delayed = False
-        self.is_plain = is_one and producer is None and parts[0].retain is None
-        """Whether it is one message that can go over no limit once its topic is known."""
-        self.is_urgent = False
-        """Whether it may use the room that is kept for acks and recovery."""
-        self.runs: list[tuple[Sequence[int], int, int, bool]] = []
-        """Per part: positions in the call, first offset, append time, whether it is a repeat."""
-        self.refusals: Sequence[tuple[Part, HeadwaterError]] = ()
-        """Parts that were refused, in no order, and why."""
-        self.is_unsure = False
-        """Whether some of these may be stored all the same."""
+    runs: list[tuple[Sequence[int], int, int, bool]] = msgspec.field(default_factory=list)
+    """Per part: positions in the call, first offset, append time, whether it is a repeat."""
+    refusals: Sequence[tuple[Part, HeadwaterError]] = ()
+    """Parts that were refused, in no order, and why."""
+    is_unsure: bool = False
+    """Whether some of these may be stored all the same."""
 
     @property
     def owner(self) -> str:
         """Whose share what it makes counts in: a client of a server's; empty for nobody's."""
-        return getattr(self, "made_by", "")
+        return self.made_by
 
     @property
     def roots(self) -> Sequence[str]:
@@ -204,22 +183,25 @@ class Publish(Item):
         return PartlyStored(text, receipts, refused, is_retryable)
 
 
-class Sent(Publish):
+class Sent(Publish, kw_only=True):
     """A message that nobody waits for: if it cannot be stored, that is counted."""
 
-    __slots__ = ("_counts",)
+    counts: Counts
 
     is_awaited = False
 
-    def __init__(self, one: Publish, counts: Counts) -> None:
-        super().__init__(one.topics, one.parts, one.weight, None, 0, is_one=True)
-        self.flags = QUIET
-        self._counts = counts
+    @staticmethod
+    def of(one: Publish, counts: Counts) -> Sent:
+        """A message that was checked."""
+        is_plain = one.parts[0].retain is None
+        return Sent(
+            one.topics, one.parts, is_one=True, is_plain=is_plain, flags=QUIET, weight=one.weight, counts=counts
+        )
 
     def finish(self, error: BaseException | None = None) -> None:
         super().finish(error)
         if error is not None:
-            self._counts.unstored += 1
+            self.counts.unstored += 1
 
 
 def _named(roots: Sequence[str]) -> str:

@@ -101,7 +101,6 @@ class Roots:
             self.committer.commit,
             config.group_bytes_max,
             config.group_messages_max,
-            self.showing.enter,
             self.committer.prepare_bulk,
             config.bulk_bytes_min,
             self.new_roots.prepare,

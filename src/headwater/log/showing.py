@@ -29,25 +29,22 @@ BATCH_WEIGHT = 700
 """What a batch weighs besides its bytes, when a group is kept within its limit: the objects that it is on its way."""
 
 
-class Shown(Publish):
+class Shown(Publish, kw_only=True):
     """What was shown of one root, on its way to disk together.
 
     The first of it has a place among what is to be committed; as long as that has not begun, and nothing else of the
     root has come, the others join it: no place for each, and single messages are encoded together.
     """
 
-    __slots__ = ("count", "root", "turn")
-
     is_awaited = False
 
-    def __init__(self, root: str, turn: int) -> None:
-        super().__init__((), [], 0, None, 0, is_one=False)
-        self.root = root
-        self.flags = QUIET
-        self.turn = turn
-        """The group that it is to be committed with."""
-        self.count = 0
-        """How many messages it is."""
+    root: str
+    turn: int
+    """The group that it is to be committed with."""
+    flags: int = QUIET
+    weight: int = 0
+    count: int = 0
+    """How many messages it is."""
 
     @property
     def roots(self) -> Sequence[str]:
@@ -67,18 +64,14 @@ class Shown(Publish):
 S = TypeVar("S", bound=Shown)
 
 
-class Untold(Shown):
+class Untold(Shown, kw_only=True):
     """What was shown, and if it cannot be stored, nobody is told: it is counted."""
 
-    __slots__ = ("_counts",)
-
-    def __init__(self, root: str, turn: int, counts: Counts) -> None:
-        super().__init__(root, turn)
-        self._counts = counts
+    counts: Counts
 
     def finish(self, error: BaseException | None = None) -> None:
         if error is not None:
-            self._counts.unstored += self.count
+            self.counts.unstored += self.count
         super().finish(error)
 
 
@@ -116,8 +109,19 @@ class Showing:
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._ways: defaultdict[str, _Way] = defaultdict(_Way)
+        self.is_watching = False
+        """Whether what is on its way is counted: not before somebody would show something."""
         self.is_held: Callable[[], bool] | None = None
         """Whether nothing may be shown at the moment, as another node might be doing that; None: always."""
+
+    def watch(self) -> bool:
+        """Count what is on its way from now on, if nothing is at the moment; whether it is counted."""
+        commit = self._roots.commit
+        if not self.is_watching:
+            with commit.places:
+                if commit.is_idle:
+                    self.is_watching, commit.on_add = True, self.enter
+        return self.is_watching
 
     def show(self, part: Part, tell: Callable[[Batch], None], new: Callable[[str, int], S]) -> tuple[S, int] | None:
         """Tell of messages of a root at once: what they join on their way to disk, and what they weigh; None if they
@@ -127,6 +131,8 @@ class Showing:
         if root is None or part.retain is not None or root.stream.failed is not None or not roots.room.is_left:
             return None
         if not root.knows_all(part.names) or (self.is_held is not None and self.is_held()):
+            return None
+        if not self.is_watching and not self.watch():
             return None
         is_plain = part.is_plain
         if not is_plain:
@@ -166,6 +172,8 @@ class Showing:
 
     def leave(self, items: Sequence[Publish]) -> None:
         """They were committed, or were not."""
+        if not self.is_watching:
+            return
         for item in items:
             if isinstance(item, Shown):
                 item.parts = []  # it is on disk, or will not be: nothing of it is kept in memory

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from headwater.clock import Clock
 from headwater.delivery.listeners import Hearing
 from headwater.errors import HeadwaterError
@@ -50,10 +52,8 @@ AGAIN_S = 0.002
 """How long a publish waits for a group that others have filled."""
 
 
-class Served(Publish):
+class Served(Publish, kw_only=True):
     """A publish of a client, and how to answer it."""
-
-    __slots__ = ("connection", "entry", "id", "is_quiet", "share")
 
     is_awaited = False
     is_answered_late = True
@@ -75,20 +75,16 @@ class Served(Publish):
         self.entry.on_done(self)
 
 
-class Quiet(Shown):
+class Quiet(Shown, kw_only=True):
     """What nobody waits for and was shown of a root, and from whom."""
-
-    __slots__ = ("entry", "lost", "senders")
 
     is_quiet = True
 
-    def __init__(self, entry: Entry, root: str, turn: int) -> None:
-        super().__init__(root, turn)
-        self.entry = entry
-        self.lost = 0
-        """Messages of it that were shown and not stored."""
-        self.senders: dict[Connection, tuple[int, int]] = {}
-        """What each connection has brought: how much, and what that counts among its publishes in flight."""
+    entry: Entry
+    lost: int = 0
+    """Messages of it that were shown and not stored."""
+    senders: dict[Connection, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """What each connection has brought: how much, and what that counts among its publishes in flight."""
 
     def note(self, connection: Connection, weight: int) -> None:
         """One publish more of a connection."""
@@ -138,6 +134,7 @@ class Entry:
         """Those that found the group full; bounded by what each connection may have in flight."""
         self._on_empty: list[Callable[[], None]] = []
         self._in_flight = 0
+        roots.showing.watch()
 
     def take(
         self,
@@ -166,9 +163,22 @@ class Entry:
         self._roots.limits.foresee(part)
         is_quiet, weight = bool(flags & QUIET), part.weight
         share = QUIET_SHARE if is_quiet else SHARES
-        item = Served(part.topics, [part], weight, producer, sequence, is_one=len(part.payloads) == 1)
-        item.entry, item.connection, item.id, item.flags = self, connection, id, flags
-        item.is_quiet, item.share = is_quiet, share
+        is_one = len(part.payloads) == 1
+        item = Served(
+            part.topics,
+            [part],
+            producer,
+            sequence,
+            is_one,
+            is_one and producer is None and part.retain is None,
+            flags,
+            weight=weight,
+            entry=self,
+            connection=connection,
+            id=id,
+            is_quiet=is_quiet,
+            share=share,
+        )
         connection.on_publish(weight, share)
         self._in_flight += 1
         self._waiting.append(item)
@@ -191,7 +201,7 @@ class Entry:
 
     def _new_quiet(self, root: str, turn: int) -> Quiet:
         self._in_flight += 1
-        return Quiet(self, root, turn)
+        return Quiet(entry=self, root=root, turn=turn)
 
     def _on_shown(self, connection: Connection, quiet: Quiet, weight: int) -> None:
         """Something is with the live subscriptions, and has its place in the next group."""
