@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 
 import msgspec
@@ -67,7 +66,6 @@ from headwater.schedules import Schedules
 from headwater.schemas import Schemas
 from headwater.staging import Staging
 from headwater.store import folder as folders
-from headwater.store.batch import Batch
 from headwater.store.data_folder import MEMORY, DataFolder
 from headwater.store.data_folder import Replication as Replicated
 from headwater.store.files import Files
@@ -148,6 +146,8 @@ class Core:
         self._is_fed = False
         """Whether a core that only reads is told what the owner has written."""
         self._closed = False
+        self.takes_writes = not read_only
+        """Whether `check_open` has nothing to say to whoever writes."""
         self._live: dict[Live | Ear | Bell | Replies, None] = {}
         self._consumers: dict[Ticket, Subscriber] = {}
         self._forgotten: deque[Ear | Bell] = deque()
@@ -180,7 +180,7 @@ class Core:
     def _put_together(self) -> None:
         config, clock, events, state = self.config, self.clock, self.events, self.state
         self._history = self._open_history()
-        self.roots = roots = Roots(self.data.streams, state, config, clock, self._on_durable, events.trouble)
+        self.roots = roots = Roots(self.data.streams, state, config, clock, events.trouble)
         self.rows = RowCommit(state, events.trouble)
         self.timers = Timers(clock, events.trouble)
         if self.is_read_only:
@@ -228,6 +228,8 @@ class Core:
             self.data.take_snapshot if isinstance(state, RocksState) else None,
             *(self.audit, self._check_release),
         )
+        self.data.streams.on_roll = self.upkeep.on_roll
+        roots.committer.hearers = self.dispatcher.listeners
         self.dispatcher.before_create = self.upkeep.forget_about
         self.lives.number_of = lambda name: None if (row := self.dispatcher.row(name)) is None else row.number
         self.letterbox.on_published = self.lives.on_published = self.upkeep.forget_late
@@ -264,11 +266,6 @@ class Core:
         found = self.roots.get(root)
         return 0 if found is None else found.stream.durable
 
-    def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> Callable[[Publish], None] | None:
-        late = self.dispatcher.listeners.on_durable(appended)
-        self.upkeep.on_durable(appended)
-        return partial(self.dispatcher.listeners.finish_after, late) if late else None
-
     def _expire(self) -> None:
         """Drop what was staged too long ago and never committed, and listeners of collected readings; count what
         clients have."""
@@ -297,7 +294,7 @@ class Core:
         if self._closed:
             return
         self.roots.commit.refuse_owner()
-        self._closed = True
+        self._closed, self.takes_writes = True, False
         self._end_live()
         self.timers.close()
         self.upkeep.close()
@@ -315,7 +312,7 @@ class Core:
     def drop(self) -> None:
         """Let go of the folder as it is, and tell whoever waits, as nothing more can be stored: of a leader that leads
         no more."""
-        self._closed = True
+        self._closed, self.takes_writes = True, False
         self._end_live()
         self.timers.close()
         with ExitStack() as closing:

@@ -8,7 +8,7 @@ in a thread of its own, as that may take a while; the role is asked for when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from headwater import threads
@@ -99,12 +99,12 @@ class Upkeep:
         self._due_lock = threads.Lock()
         self._retaining: threads.Thread | None = None
         self._pacing = Pacing()
-        self._rolls: dict[str, int] = {}
         self._failed_us = 0
         """Since when the state takes nothing, on the monotonic clock; 0 while it does."""
 
     def start(self) -> None:
         """Begin to look after things."""
+        self._roots.due_rows.on_waiting = self._arm_delays
         self._roots.sweep(self._roots.unswept, self._dispatcher.rows_about)
         self._arm_delays()
         self._arm_round()
@@ -123,22 +123,11 @@ class Upkeep:
         if thread is not None:
             thread.join()
 
-    # By the thread that commits, after each append
-
-    def on_durable(self, appended: Iterable[Root]) -> None:
-        """Something was appended: a delayed message may be the next, or a segment may have rolled."""
-        known = self._rolls
-        for root in appended:
-            if root.name == delays.ROOT:
-                self._arm_delays()
-            rolls = root.stream.rolls
-            if rolls != known.get(root.name):
-                self._note_roll(root, rolls)
-
-    def _note_roll(self, root: Root, rolls: int) -> None:
-        if root.name in self._rolls:
-            self._timers.set(("retention", root.name), self._clock.monotonic_us(), lambda: self._begin(root.name, root))
-        self._rolls[root.name] = rolls
+    def on_roll(self, name: str) -> None:
+        """A root goes on in another segment: there may be something more to trim. From any thread."""
+        root = self._roots.get(name)
+        if root is not None:
+            self._timers.set(("retention", name), self._clock.monotonic_us(), lambda: self._begin(name, root))
 
     # The thread of retention
 
@@ -448,7 +437,6 @@ class Upkeep:
             )
         self._roots.remove(root)
         self._dispatcher.leave_root(root)
-        self._rolls.pop(name, None)
         lost = f", and with it what was to be done by {_some(holding)}" if holding else ""
         self._events.add("removed", f'root "{name}" was removed with its messages up to {root.stream.durable}{lost}')
         return root.stream

@@ -15,7 +15,7 @@ OFFSETS = [1, 2, 3]
 
 def of_batch(places: list[int] | None = None) -> Selection:
     body = encode_body(["home/a"] * 3, PAYLOADS, 5)
-    batch = Batch(Header("home", 1, 3, 5, 0, None, 0, 0, 64, len(body), checksum(body)), body)
+    batch = Batch.of(Header("home", 1, 3, 5, 0, None, 0, 0, 64, len(body), checksum(body)), body)
     return Selection("home", batch, 3 if places is None else len(places), places)
 
 

@@ -100,7 +100,9 @@ def test_a_batch_that_was_synced_is_kept_though_its_publisher_never_learned(
     def crash(*_: object) -> None:
         raise Crash
 
-    monkeypatch.setattr(bus.core.roots.committer, "_on_durable", crash)
+    listeners = bus.core.dispatcher.listeners
+    monkeypatch.setattr(listeners, "is_any", True)
+    monkeypatch.setattr(listeners, "on_durable", crash)
     with machine.power_loss():
         oracle.publish(bus, "a/x", producer="p", sequence=1)
     assert oracle.calls[-1].outcome == "unknown"

@@ -41,11 +41,14 @@ class Place:
         self.troubles: list[str] = []
         self.files.make_folder(folder)
         self.log = Streams(self.files, folder, Seed(0), self.config)
-        self.roots = Roots(self.log, self.state, self.config, self.clock, self._on_durable, self.troubles.append)
+        self.roots = Roots(self.log, self.state, self.config, self.clock, self.troubles.append)
+        self.roots.committer.hearers = self
         self.met: dict[str, Found] = self.roots.recover()
         self.checks = Checks(self.config, self.clock)
 
-    def _on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
+    is_any = True
+
+    def on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> None:
         for root, batches in appended.items():
             self.told.append((root.name, [(batch.first_offset, batch.last_offset) for batch in batches]))
 

@@ -167,17 +167,19 @@ def test_what_comes_behind_a_call_that_waits_stays_behind_it(slow: Made) -> None
     assert [item.runs[-1][1] for item in (both, behind, late)] == [2, 3, 4]
 
 
-def test_what_arrived_while_others_of_its_group_were_committed_keeps_its_order(slow: Made) -> None:
+def test_what_arrived_while_others_of_its_group_were_committed_keeps_its_order(
+    slow: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = slow()
     late = [here.place.one("new/a", b"%d" % number) for number in range(2, 6)]
-    told = here.place.roots.committer._on_durable
+    told = here.place.on_durable
 
     def submit(appended: Any) -> Any:  # in the midst of a group, and then when it is over
         if late:
             here.commit.submit(late.pop(0))
         return told(appended)
 
-    here.place.roots.committer._on_durable = submit
+    monkeypatch.setattr(here.place, "on_durable", submit)
     items = [here.place.one("old/a"), here.place.one("new/a", b"1")]
     rest = list(late)
     here.hold()

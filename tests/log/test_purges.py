@@ -59,7 +59,7 @@ def test_what_is_left_of_a_batch_is_what_no_purge_hides(
 ) -> None:
     purges, first = purged(filters), 3
     body = encode_body(topics, [b"x"] * len(topics), 0)
-    batch = Batch(Header("home", first, len(topics), 0, 0, None, 0, 0, 64, len(body), 0), body)
+    batch = Batch.of(Header("home", first, len(topics), 0, 0, None, 0, 0, 64, len(body), 0), body)
     assert list(places_in(batch, Matcher(wanted), position, purges, 0)) == [
         place
         for place, topic in enumerate(topics)

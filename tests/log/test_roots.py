@@ -91,7 +91,7 @@ def test_a_reader_sees_roots_as_the_owner_has_them(tmp_path: Path) -> None:
     place = Place(str(tmp_path))
     place.publish(place.one("a/1", retain=True))
     log = Streams(DiskFiles(), str(tmp_path), Seed(0), place.config, read_only=True)
-    reader = Roots(log, place.state, place.config, place.clock, lambda *_: None, lambda _: None)
+    reader = Roots(log, place.state, place.config, place.clock, lambda _: None)
     everything: Callable[[str], bool] = compile_filter("#")
 
     def look() -> list[tuple[str, int, bool]]:

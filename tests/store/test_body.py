@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwater.message import Headers, Message
 from headwater.store import body as module
-from headwater.store.body import COLUMNS, EXPIRIES, HEADERS, KEYS, RETAIN, Body, encode_body, encode_one
+from headwater.store.body import COLUMNS_AT, EXPIRIES, HEADERS, KEYS, RETAIN, Body, encode_body, encode_one
 
 TIME_US = 1_700_000_000_000_001
 REFUSED = (ValueError, struct.error)
@@ -100,7 +100,7 @@ def test_a_body_has_the_optional_columns_that_its_messages_need_and_no_others(me
         | (EXPIRIES if any(m.expiry for m in messages) else 0)
     )
     data = encode(messages)
-    assert COLUMNS.unpack_from(data)[0] == Body(data).columns == wanted
+    assert int.from_bytes(data[COLUMNS_AT], "little") == Body(data).columns == wanted
 
 
 @given(MESSAGES)

@@ -52,7 +52,8 @@ def append(stream: DiskStream, *payloads: bytes, commits: bool = True) -> Header
     stream.write([write], buffers)
     if commits:
         stream.sync()
-        stream.commit([write])
+        stream.tail.add([write])
+        stream.durable = stream.end
     assert write.batch is not None
     return write.batch.header
 

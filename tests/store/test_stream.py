@@ -61,12 +61,17 @@ def write(stream: DiskStream, *writes: Write, now_us: int = TIME_US) -> None:
     stream.write(writes, buffers)
 
 
+def show(stream: DiskStream, *writes: Write) -> None:
+    stream.tail.add(writes)
+    stream.durable = stream.end
+
+
 def append(stream: DiskStream, *payloads: bytes, now_us: int = TIME_US) -> Batch:
     """One batch, durable and seen."""
     made = write_of(*payloads)
     write(stream, made, now_us=now_us)
     stream.sync()
-    stream.commit([made])
+    show(stream, made)
     assert made.batch is not None
     return made.batch
 
@@ -155,7 +160,7 @@ def test_readers_see_a_batch_once_it_is_committed_and_never_before(tmp_path: Pat
     assert stream.read(2, MIB) == ()
     stream.sync()
     assert stream.read(2, MIB) == ()
-    stream.commit([made])
+    show(stream, made)
     assert read_on(stream) == [(1, b"1"), (2, b"2")]
 
 
@@ -165,7 +170,7 @@ def test_a_header_states_the_watermark_at_its_writing(stream: DiskStream) -> Non
     write(stream, *made)
     assert [each.batch.header.durable for each in made if each.batch] == [2, 2]
     stream.sync()
-    stream.commit(made)
+    show(stream, *made)
     assert append(stream, b"5").header.durable == 4
 
 
@@ -178,7 +183,7 @@ def test_a_producer_and_its_sequence_are_kept(stream: DiskStream) -> None:
     made = write_of(b"x", producer="größe".encode(), sequence=9)
     write(stream, made)
     stream.sync()
-    stream.commit([made])
+    show(stream, made)
     (batch,) = stream.read(1, MIB)
     assert isinstance(batch, Batch)
     assert (batch.header.producer, batch.header.sequence) == ("größe", 9)

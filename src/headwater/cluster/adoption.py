@@ -50,7 +50,7 @@ def adopt(
     events = Events(clock, config.events_kept)
     data = DataFolder(folder, config, clock, events, files=files, state=state)
     try:
-        roots = Roots(data.streams, data.state, config, clock, lambda _: None, events.trouble)
+        roots = Roots(data.streams, data.state, config, clock, events.trouble)
         data.report(roots.recover())
         data.key.draw()
         places = places_of(data.streams.all())

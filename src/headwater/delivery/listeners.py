@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Flag, auto
+from functools import partial
 from typing import Any
 
 from headwater import threads
@@ -49,7 +50,7 @@ class Listeners:
         """`run` does something in the committing role."""
         self._run = run
         self._trees: Trees[Listener] = Trees(config)
-        self._is_any = False
+        self.is_any = False
         """Whether there are any in the trees."""
         self._tree_lock = threads.Lock()
         """Held for a look at the trees, or a change of them, and nothing else."""
@@ -62,11 +63,10 @@ class Listeners:
         self._owners: dict[Listener, tuple[str, str]] = {}
         """Those who listen for a client: whom, and to what. Durable subscriptions count whether or not they do."""
 
-    def on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> dict[str, FanOut]:
-        """Messages are on disk: tell those whose filters match. Answers, by root, what is not over yet of that."""
+    def on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> Callable[[Publish], None] | None:
+        """Messages are on disk: tell those whose filters match. What is not over yet of that, if anything, has what
+        this answers finish clients' publishes."""
         late: dict[str, FanOut] = {}
-        if not self._is_any:
-            return late
         names: tuple[str, ...] | None = None
         left = TURN_MAX
         for batches in appended.values():
@@ -77,9 +77,9 @@ class Listeners:
                 left, fan_out = self.fan_outs.tell(batch, audience, left)
                 if fan_out is not None:
                     late[batch.root] = fan_out
-        return late
+        return partial(self._finish_after, late) if late else None
 
-    def finish_after(self, late: Mapping[str, FanOut], item: Publish) -> None:
+    def _finish_after(self, late: Mapping[str, FanOut], item: Publish) -> None:
         """Have a publish answered once all were told of it."""
 
         def finish() -> None:
@@ -177,14 +177,14 @@ class Listeners:
         with self._tree_lock:
             self._before_change()
             self._trees.add(filter, listener)
-            self._is_any = True
+            self.is_any = True
 
     def remove(self, listener: Listener) -> None:
         """The opposite."""
         with self._tree_lock:
             self._before_change()
             self._trees.remove_all(listener)
-            self._is_any = not self._trees.is_empty
+            self.is_any = not self._trees.is_empty
 
     @property
     def count(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from headwater.errors import Conflict, HeadwaterError
 from headwater.log.due_rows import DueRows
 from headwater.log.free_room import LOOK_AFTER_BYTES, FreeRoom
-from headwater.log.group import CommitGroup
+from headwater.log.group import CommitGroup, Singles
 from headwater.log.new_roots import NewRoots
 from headwater.log.publish import Part, Publish
 from headwater.log.refusals import Refusals
@@ -53,7 +53,13 @@ class Admission:
                 part = item.parts[0]
                 root = roots.get(part.root)
                 if root is not None and root.stream.failed is None and root.knows(part.topics[0]):
-                    group.add_single(root, item, part)
+                    singles = group.singles.get(root)
+                    if singles is None:
+                        singles = group.singles[root] = Singles(item.flags, False)
+                    elif singles.is_shown or singles.flags != item.flags:
+                        singles = group.next_singles(root, item.flags)
+                    singles.parts.append(part)
+                    singles.items.append(item)
                     admitted.append(item)
                     continue
             if self._new_roots.keep_waiting(item):

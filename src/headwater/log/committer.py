@@ -8,6 +8,7 @@ the next start, which finds the group on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from headwater.clock import Clock
 from headwater.counts import Counts
@@ -25,9 +26,16 @@ from headwater.log.showing import Showing
 from headwater.store.batch import Batch
 from headwater.store.log import Appending, Log
 
-OnDurable = Callable[[Mapping[Root, Sequence[Batch]]], Callable[[Publish], None] | None]
-"""Hears of what is on disk. What it answers, if anything, finishes clients' publishes of that in its own time: so that
-none publishes faster than is delivered."""
+
+class Hearers(Protocol):
+    """Whoever is told of what is on disk."""
+
+    is_any: bool
+    """Whether there is anybody to tell; else nobody need be asked."""
+
+    def on_durable(self, appended: Mapping[Root, Sequence[Batch]]) -> Callable[[Publish], None] | None:
+        """Messages are on disk. What it answers, if anything, finishes clients' publishes of that in its own time: so
+        that none publishes faster than is delivered."""
 
 
 class Committer:
@@ -44,7 +52,6 @@ class Committer:
         refusals: Refusals,
         checkpoints: Checkpoints,
         showing: Showing,
-        on_durable: OnDurable,
         on_trouble: Callable[[str], None],
     ) -> None:
         self._log = log
@@ -56,7 +63,7 @@ class Committer:
         self._due_rows = due_rows
         self._refusals = refusals
         self._checkpoints = checkpoints
-        self._on_durable = on_durable
+        self.hearers: Hearers | None = None
         self._on_trouble = on_trouble
         self.since_us: int | None = None
         """When the group that is being committed began to be, on the monotonic clock; None while none is."""
@@ -79,9 +86,8 @@ class Committer:
                 for root, singles in group.singles.items():
                     group.gather(root, singles)
                 if group.places:
-                    self._share.note([root.name for root in group.places], begun_us)
                     self._append(group)
-                    self._apply(group)
+                    self._reflect(group)
             except HeadwaterError as error:
                 done = group.others(items)
                 self._refuse_all(done, group, error)
@@ -102,6 +108,11 @@ class Committer:
                 self._showing.leave(done)
 
     def _append(self, group: CommitGroup) -> None:
+        share, roots = self._share, [root.name for root in group.places]
+        if roots == share.roots:
+            share.begun_us = group.begun_us
+        else:
+            share.note(roots, group.begun_us)
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
         try:
             self._log.append(writes, group.now_us)()
@@ -148,7 +159,7 @@ class Committer:
             error = error or bulk.refusal
             if error is None:
                 if group.places:
-                    self._apply(group)
+                    self._reflect(group)
                 self._finish(group)
         except HeadwaterError as failure:
             error = failure
@@ -175,13 +186,45 @@ class Committer:
             for root in (*group.places, *group.singles):
                 root.stream.fail(f"a commit was interrupted ({error!r})")
 
-    def _apply(self, group: CommitGroup) -> None:
-        """The group is durable: let everything reflect it, wholly, or say that nothing is to be trusted."""
+    def _reflect(self, group: CommitGroup) -> None:
+        """The group is durable: let everything reflect it, wholly, and say where its messages stand; or say that
+        nothing is to be trusted."""
+        stored_bytes = batch_count = topic_count = 0
+        appended: dict[Root, list[Batch]] = {}
         try:
-            self._reflect(group)
+            for root, places in group.places.items():
+                batches = appended[root] = []
+                before_bytes = stored_bytes
+                for place in places:
+                    batch = place.write.batch
+                    assert batch is not None
+                    batch.is_shown = place.is_shown
+                    producer = batch.header.producer
+                    owner = place.owner.owner if producer is not None and place.owner is not None else ""
+                    topic_count += root.apply(batch, place.topics, owner)
+                    if producer is not None or root.name == DELAYED:
+                        items = place.singles if place.owner is None else (place.owner,)
+                        self._due_rows.apply(root.name, batch, [item.owner for item in items])
+                    # Tell each call where its messages stand; nobody asks about those that were shown.
+                    first, time_us = batch.first_offset, batch.header.time_us
+                    if place.part is not None and place.owner is not None and not place.is_shown:
+                        place.owner.runs.append((place.part.positions, first, time_us, False))
+                    for offset, item in enumerate(place.singles, first):
+                        item.runs.append((ONLY, offset, time_us, False))
+                    stored_bytes += len(place.write.body)
+                    batches.append(batch)
+                batch_count += len(places)
+                root.bytes_in += stored_bytes - before_bytes
+            if self.hearers is not None and self.hearers.is_any:
+                group.finish = self.hearers.on_durable(appended)
+            self._checkpoints.grow(stored_bytes, batch_count, topic_count)
+            self._room.since_bytes += stored_bytes
+            for item, part, first_item, first_part in group.echoes:
+                _, first, time_us, _ = next(run for run in first_item.runs if run[0] is first_part.positions)
+                item.runs.append((part.positions, first, time_us, True))
+        except MemoryError:
+            raise
         except BaseException as error:
-            if isinstance(error, MemoryError):
-                raise
             # It is on disk, and memory is half way: recovery re-applies it, if nothing calls it applied till then.
             half_way = self._checkpoints.half_way = f"what a publish changed could not be noted ({error!r})"
             for root in group.places:
@@ -189,40 +232,6 @@ class Committer:
             if not isinstance(error, Exception):
                 raise
             raise Failed(f"{half_way}; it may be stored or not: close the bus and open it again") from error
-
-    def _reflect(self, group: CommitGroup) -> None:
-        """Let everything reflect a group that is durable, and say where its messages stand."""
-        stored_bytes = batch_count = topic_count = 0
-        appended: dict[Root, list[Batch]] = {}
-        for root, places in group.places.items():
-            batches = appended[root] = []
-            before_bytes = stored_bytes
-            for place in places:
-                batch = place.write.batch
-                assert batch is not None
-                batch.is_shown = place.is_shown
-                producer = batch.header.producer
-                owner = place.owner.owner if producer is not None and place.owner is not None else ""
-                topic_count += root.apply(batch, place.topics, owner)
-                if producer is not None or root.name == DELAYED:
-                    items = place.singles if place.owner is None else (place.owner,)
-                    self._due_rows.apply(root.name, batch, [item.owner for item in items])
-                # Tell each call where its messages stand; nobody asks about those that were shown.
-                first, time_us = batch.first_offset, batch.header.time_us
-                if place.part is not None and place.owner is not None and not place.is_shown:
-                    place.owner.runs.append((place.part.positions, first, time_us, False))
-                for offset, item in enumerate(place.singles, first):
-                    item.runs.append((ONLY, offset, time_us, False))
-                stored_bytes += len(place.write.body)
-                batches.append(batch)
-            batch_count += len(places)
-            root.bytes_in += stored_bytes - before_bytes
-        group.finish = self._on_durable(appended)
-        self._checkpoints.grow(stored_bytes, batch_count, topic_count)
-        self._room.since_bytes += stored_bytes
-        for item, part, first_item, first_part in group.echoes:
-            _, first, time_us, _ = next(run for run in first_item.runs if run[0] is first_part.positions)
-            item.runs.append((part.positions, first, time_us, True))
 
     def _finish(self, group: CommitGroup) -> None:
         """A group is on disk: tell who waits."""

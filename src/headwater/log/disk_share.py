@@ -7,7 +7,7 @@ root was committed for a while it has the disk's whole speed: what comes to its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from headwater import threads
 from headwater.clock import Clock
@@ -24,23 +24,22 @@ class DiskShare:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pause = threads.Condition()
-        self._root = ""
+        self.roots: list[str] = []
         """Of the latest group, large ones apart;"""
-        self._root_us = -SHARED_US
-        """when that began to be committed,"""
+        self.begun_us = -SHARED_US
+        """when that began to be committed, which whoever commits the next of the same roots sets,"""
         self._others_us = -SHARED_US
-        """and when the latest of another root did."""
+        """and when the latest of others did."""
 
-    def note(self, roots: Iterable[str], begun_us: int) -> None:
+    def note(self, roots: list[str], begun_us: int) -> None:
         """A group of these roots is committed, and is no large one; by the thread that commits."""
-        for root in roots:
-            if root != self._root:
-                self._root, self._others_us = root, self._root_us
-            self._root_us = begun_us
+        if roots != self.roots:
+            self.roots, self._others_us = roots, self.begun_us
+        self.begun_us = begun_us
 
     def is_shared(self, root: str) -> bool:
         """Whether others use it besides those who wait for this root; from any thread."""
-        latest_us = self._others_us if root == self._root else self._root_us
+        latest_us = self._others_us if self.roots == [root] else self.begun_us
         return self._clock.monotonic_us() - latest_us < SHARED_US
 
     def give_way(self, root: str, sync: Callable[[], None]) -> None:

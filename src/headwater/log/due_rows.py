@@ -10,7 +10,7 @@ its share.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headwater.config import Config
 from headwater.errors import QuotaExceeded
@@ -37,6 +37,8 @@ class DueRows:
         """and those that a group is about to bring."""
         self.promised = 0
         """How many that is."""
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Hears when a message has begun to wait."""
 
     def recover(self) -> None:
         """Every batch was applied again: count."""
@@ -77,6 +79,7 @@ class DueRows:
             )
             self.count += len(messages)
             self._by_owner.update(known)
+            self.on_waiting()
         elif producer is not None and producer.startswith(DELAYED):
             key = rows.key_due(int(producer.removeprefix(DELAYED + "/")), batch.header.sequence)
             owner = (self._state.get(key) or b"").decode()

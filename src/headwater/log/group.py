@@ -39,14 +39,14 @@ class Singles(msgspec.Struct, eq=False):
     is_shown: bool
     weight: int = 0
     """Of what was shown."""
-    has_options: bool = False
-    """Whether any of them is retained, expires, or has a key or headers."""
     items: list[Publish] = []
     parts: list[Part] = []
 
     def options(self) -> dict[str, list[Any]]:
         """The optional columns, as far as any of them has something in one."""
         columns: dict[str, list[Any]] = {}
+        if not any(part.retain or part.keys or part.headers or part.expiries for part in self.parts):
+            return columns
         for name, missing in (("retain", False), ("keys", None), ("headers", ()), ("expiries", 0)):
             values = [getattr(part, name) for part in self.parts]
             if any(values):
@@ -98,20 +98,22 @@ class CommitGroup(msgspec.Struct, eq=False):
     def add_single(self, root: Root, item: Publish, part: Part, *, is_shown: bool = False) -> None:
         """Bring a single message, which more may join."""
         singles = self.singles.get(root)
-        if singles is not None and (
+        if singles is None or (
             singles.flags != item.flags or singles.is_shown is not is_shown or singles.weight > SHOWN_BYTES_MAX
         ):
-            self.gather(root, self.singles.pop(root))
-            singles = None
-        if singles is None:
-            singles = self.singles[root] = Singles(item.flags, is_shown)
+            singles = self.next_singles(root, item.flags, is_shown)
         singles.parts.append(part)
-        if part.retain or part.keys or part.headers or part.expiries:
-            singles.has_options = True
         if is_shown:  # nobody waits for it
             singles.weight += len(part.payloads[0]) + MESSAGE_WEIGHT
         else:
             singles.items.append(item)
+
+    def next_singles(self, root: Root, flags: int, is_shown: bool = False) -> Singles:
+        """Those that come from now on, behind those that came before them."""
+        if root in self.singles:
+            self.gather(root, self.singles.pop(root))
+        singles = self.singles[root] = Singles(flags, is_shown)
+        return singles
 
     def add_batch(self, root: Root, item: Publish, part: Part, *, is_shown: bool = False) -> None:
         """Bring what one call has for a root as a batch, after what came before it."""
@@ -127,16 +129,30 @@ class CommitGroup(msgspec.Struct, eq=False):
     def gather(self, root: Root, singles: Singles) -> None:
         """Give single messages their place as one batch; one that is alone and was encoded elsewhere stays as it is."""
         parts, now_us = singles.parts, self.now_us
-        topics = [part.topics[0] for part in parts]
-        if len(parts) == 1 and (body := parts[0].body) is not None:
-            write = Write(body, parts[0].crc, 1, flags=singles.flags, columns=parts[0].columns)
+        topics: Sequence[str]
+        if len(parts) == 1:
+            part = parts[0]
+            topics, body, crc = part.topics, part.body, part.crc
+            if body is None:
+                time_us = now_us if part.time_us < 0 else part.time_us
+                body = encode_body(
+                    topics,
+                    part.payloads,
+                    time_us,
+                    expiries=part.expiries,
+                    retain=part.retain,
+                    keys=part.keys,
+                    headers=part.headers,
+                )
+                crc = checksum(body)
+            write = Write(body, crc, 1, None, 0, singles.flags, part.columns)
         else:
-            times = [part.time_us for part in parts]
+            topics, times = [part.topics[0] for part in parts], [part.time_us for part in parts]
             body = encode_body(
                 topics,
                 [part.payloads[0] for part in parts],
                 now_us if max(times) < 0 else [now_us if time_us < 0 else time_us for time_us in times],
-                **(singles.options() if singles.has_options else {}),
+                **singles.options(),
             )
             write = Write(body, checksum(body), len(topics), flags=singles.flags)
         place = Placement(write, topics, None, None, singles.items, singles.is_shown)

@@ -19,7 +19,7 @@ from headwater.counts import Counts
 from headwater.errors import Failed
 from headwater.log.admission import Admission
 from headwater.log.checkpoints import Checkpoints
-from headwater.log.committer import Committer, OnDurable
+from headwater.log.committer import Committer
 from headwater.log.due_rows import DueRows
 from headwater.log.free_room import FreeRoom
 from headwater.log.group_commit import GroupCommit
@@ -55,7 +55,6 @@ class Roots:
         state: State,
         config: Config,
         clock: Clock,
-        on_durable: OnDurable,
         on_trouble: Callable[[str], None],
     ) -> None:
         self._log = log
@@ -93,7 +92,6 @@ class Roots:
             self.refusals,
             self.checkpoints,
             self.showing,
-            on_durable,
             on_trouble,
         )
         self.commit = GroupCommit(

@@ -215,4 +215,4 @@ def _batch(part: Part, offset: int) -> Batch:
     assert columns is not None
     time_us = columns.time_span()[1]
     header = Header(part.root, offset, columns.count, time_us, 0, None, 0, QUIET, 0, len(body), part.crc)
-    return Batch(header, body, columns, is_early=True)
+    return Batch.of(header, body, columns, is_early=True)

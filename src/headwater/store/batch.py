@@ -31,7 +31,7 @@ from typing import NewType
 import google_crc32c
 import msgspec
 
-from headwater.store.body import COLUMNS, RETAIN, Body, encode_body
+from headwater.store.body import COLUMNS_AT, RETAIN, Body, encode_body
 from headwater.store.compression import compress, decompress
 
 if sys.byteorder != "little":
@@ -113,17 +113,23 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     topic: str | None = None
     """Of a single message without options, on its way to disk; None for all others."""
     payload: bytes = b""
+    has_retained: bool = False
+    """Whether any message in it has the retain flag."""
 
-    def __post_init__(self) -> None:
-        header = self.header
-        self.root, self.first_offset, self.count = header.root, header.first_offset, header.count
-        self.last_offset = header.first_offset + header.count - 1
+    @staticmethod
+    def of(header: Header, data: bytes, decoded: Body | None = None, *, is_early: bool = False) -> Batch:
+        """That of a header, and of the body as it was before it was stored."""
+        first, last = header.first_offset, header.last_offset
+        is_retained = retains(data)
+        return Batch(
+            header, data, decoded, False, is_early, header.root, first, last, header.count, None, b"", is_retained
+        )
 
     @staticmethod
     def of_one(root: str, offset: int, topic: str, payload: bytes, time_us: int, data: bytes = b"") -> Batch:
         """A single message without options on its way to disk, with its body if there is one."""
         header = Header(root, offset, 1, time_us, 0, None, 0, QUIET, 0, 0, 0)
-        return Batch(header, data, is_early=True, topic=topic, payload=payload)
+        return Batch(header, data, None, False, True, root, offset, offset, 1, topic, payload)
 
     @property
     def data(self) -> bytes:
@@ -138,15 +144,15 @@ class Batch(msgspec.Struct, eq=False, gc=False):
         return self.header.body_crc if self.topic is None else checksum(self.data)
 
     @property
-    def has_retained(self) -> bool:
-        """Whether any message in it has the retain flag; told without decoding the columns."""
-        return self.topic is None and COLUMNS.unpack_from(self._data)[0] & RETAIN != 0
-
-    @property
     def body(self) -> Body:
         if self.decoded is None:
             self.decoded = open_columns(self.header, self.data)
         return self.decoded
+
+
+def retains(data: bytes) -> bool:
+    """Whether any message of a body has the retain flag; told without decoding its columns."""
+    return int.from_bytes(data[COLUMNS_AT], "little") & RETAIN != 0
 
 
 def aligned(length: int) -> int:
@@ -267,7 +273,7 @@ def read_batch(seed: Seed, data: bytes, at: int = 0) -> Batch | None:
     start = at + header.header_bytes
     if len(data) - start < header.body_bytes:
         return None
-    return Batch(header, open_body(header, data[start : start + header.body_bytes]))
+    return Batch.of(header, open_body(header, data[start : start + header.body_bytes]))
 
 
 def open_body(header: Header, stored: bytes) -> bytes:

@@ -36,8 +36,8 @@ RETAIN = 4
 EXPIRIES = 8
 COLUMNS_KNOWN = KEYS | HEADERS | RETAIN | EXPIRIES
 FIXED = struct.Struct("<IIII")
-COLUMNS = struct.Struct("<8xI")
-"""Which optional columns there are, alone."""
+COLUMNS_AT = slice(8, 12)
+"""Where it says which optional columns there are."""
 NAMES_AT = FIXED.size
 ONE_HEAD = struct.Struct("<IIIIii")
 """One message without optional columns, up to the topic's bytes;"""
@@ -110,12 +110,17 @@ def encode_body(
     """The bytes of messages that go together, published at one time or each at its own; TypeError if a payload is not
     bytes."""
     count = len(topics)
-    topic_columns, topic_count, start = _topic_columns(topics)
+    # Remembered, as the same devices tend to report together.
+    topic_columns, topic_count, start = _columns_cache.known.get(tuple(topics)) or _topic_columns(topics)
     if isinstance(time_us, int):
         times = time_us.to_bytes(8, "little", signed=True) * count
     else:
         times = array("q", time_us).tobytes()
     if expiries is None and retain is None and keys is None and headers is None:
+        if count == 1:
+            payload = payloads[0]
+            size = len(payload)
+            return b"".join((start, times, PAYLOAD.pack(0, size), payload, ZEROS[: -size & 7]))
         offsets = list(accumulate(map(len, payloads), initial=0))
         return b"".join((start, times, _int32(offsets), *payloads, ZEROS[: -offsets[-1] & 7]))
     return join_columns(
@@ -135,7 +140,7 @@ def encode_one(topic: str, payload: bytes, time_us: int, headers: Headers) -> by
     key = topic, tuple([name for name, _ in headers])
     known = _one_heads.known.get(key)
     if known is None:
-        columns, _, _ = _topic_columns((topic,))
+        columns, _, _ = _columns_cache.known.get((topic,)) or _topic_columns((topic,))
         known = FIXED.pack(1, 1, HEADERS, 0) + columns, _header_names(key[1])
         if len(known[0]) + len(known[1]) <= REMEMBERED_BYTES_MAX:
             _one_heads.keep(key, known)
@@ -197,14 +202,7 @@ def joined_bodies(bodies: Sequence[Body]) -> bytes:
 
 def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
     """The dictionary of topics with the index into it, how many there are, and how a body starts that has these and
-    no optional columns.
-
-    Remembered, as the same devices tend to report together.
-    """
-    key = tuple(topics)
-    known = _columns_cache.known.get(key)
-    if known is not None:
-        return known
+    no optional columns; they are remembered."""
     names = dict.fromkeys(topics)
     if len(names) == 1:
         index = bytes((4 * len(topics) + 7) & ~7)
@@ -215,7 +213,7 @@ def _topic_columns(topics: Sequence[str]) -> tuple[bytes, int, bytes]:
         index = _int32(list(map(places.__getitem__, topics)))
     columns = b"".join((*_binary([name.encode() for name in names]), index))
     made = columns, len(names), FIXED.pack(len(topics), len(names), 0, 0) + columns
-    return _columns_cache.keep(key, made, len(key))
+    return _columns_cache.keep(tuple(topics), made, len(topics))
 
 
 def _binary(values: Sequence[bytes]) -> tuple[bytes, ...]:

@@ -105,7 +105,7 @@ class Stream(Protocol):
 
     @property
     def rolls(self) -> int:
-        """Changes whenever there may be something more to trim."""
+        """Where the piece begins that is written to: what is before it may be trimmed."""
 
     def read(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
         """Batches from the one that holds an offset on; empty if it is not there yet. From any thread."""
@@ -165,6 +165,8 @@ class Log(Protocol):
 
     is_near: bool
     """Whether an append takes no longer than this machine's disk, so that an event loop may do a small one."""
+    on_roll: Callable[[str], None]
+    """Hears of each root of which there may be something more to trim; from any thread."""
 
     def all(self) -> Sequence[Stream]:
         """Every stream."""

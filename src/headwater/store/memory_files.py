@@ -92,20 +92,26 @@ class MemoryLock:
 class MemoryCells:
     """Numbers in a file in memory."""
 
-    def __init__(self, file: File) -> None:
-        self._file = file
+    def __init__(self, content: bytearray, *, write: bool) -> None:
+        self._content = content
+        self._write = write
 
     def get(self, index: int) -> int:
-        return int.from_bytes(self._file.pread(CELL_BYTES, index * CELL_BYTES), "little")
+        return int.from_bytes(self._content[index * CELL_BYTES : (index + 1) * CELL_BYTES], "little")
 
     def set(self, index: int, value: int) -> None:
-        self._file.pwritev([value.to_bytes(CELL_BYTES, "little")], index * CELL_BYTES)
+        content, at = self._content, index * CELL_BYTES
+        if not self._write:
+            raise OSError(errno.EBADF, "the file is open for reading")
+        if len(content) < at:
+            content += bytes(at - len(content))
+        content[at : at + CELL_BYTES] = value.to_bytes(CELL_BYTES, "little")
 
-    def sync(self) -> None:
-        self._file.datasync()
+    def sync(self) -> None:  # there is nothing but memory
+        return
 
     def close(self) -> None:
-        self._file.close()
+        return
 
 
 class MemoryFiles:
@@ -198,7 +204,9 @@ class MemoryFiles:
         return MemoryLock(self._locks, key(path))
 
     def cells(self, path: str, *, write: bool = True) -> Cells:
-        return MemoryCells(self.open(path, create=write, write=write))
+        if write:
+            self.open(path, create=True)
+        return MemoryCells(self._content(path), write=write)
 
     def secret(self, length: int) -> bytes:
         return os.urandom(length)

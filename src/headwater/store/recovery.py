@@ -174,7 +174,7 @@ class Recovery:
             if header.first_offset > stream.end + 1:
                 position = self._put_back(segment, position, place, header.first_offset - 1)
                 self._set_rest_apart(segment, position, place, header.first_offset - 1)
-            self._accept(segment, place, Batch(header, open_body(header, stored)))
+            self._accept(segment, place, Batch.of(header, open_body(header, stored)))
             position = place + header.bytes
         if stream.end < next_base - 1:
             position = self._put_back(segment, position, None, next_base - 1)
@@ -195,7 +195,7 @@ class Recovery:
                 if self._evidence <= stream.end < header.first_offset - 1:
                     break
                 self._set_rest_apart(segment, position, place, header.first_offset - 1)
-            self._accept(segment, place, Batch(header, open_body(header, stored)))
+            self._accept(segment, place, Batch.of(header, open_body(header, stored)))
             position = place + header.bytes
         return position
 
@@ -238,7 +238,7 @@ class Recovery:
         expected, at = self._stream.end + 1, position
         while (found := self._journaled.get(expected)) is not None and found[0].last_offset <= last:
             header, stored = found
-            supplied.append((at, Batch(header, open_body(header, stored)), stored))
+            supplied.append((at, Batch.of(header, open_body(header, stored)), stored))
             expected, at = header.last_offset + 1, at + header.bytes
         if end is not None and (at > end or (expected > last and at < end)):
             return position
@@ -256,7 +256,7 @@ class Recovery:
             header, stored = self._journaled[first]
             if start - header.bytes < position:
                 break
-            supplied.append((Batch(header, open_body(header, stored)), stored))
+            supplied.append((Batch.of(header, open_body(header, stored)), stored))
             upto, start = first - 1, start - header.bytes
         if self._stream.end < upto:
             self._set_apart(segment, position, start - position, upto)
@@ -295,7 +295,7 @@ class Recovery:
                 if max(self._evidence, stated) <= stream.end:
                     return
                 self._note_hole(offset - 1, "damaged in the journal")
-            batch = Batch(header, open_body(header, stored))
+            batch = Batch.of(header, open_body(header, stored))
             self._write(batch, stored)
             self._take(batch)
             self.found.from_journal += 1

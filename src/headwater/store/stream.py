@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import attrgetter
 
 from headwater import threads
 from headwater.config import Config
 from headwater.errors import Failed, ReadOnly, TooManyFiles
 from headwater.store.batch import BadBatch, Batch, Header, Seed, read_batch, seal_header, stored_body
-from headwater.store.body import held_bytes
+from headwater.store.body import COLUMNS_AT, RETAIN, held_bytes
 from headwater.store.disk_file import PIECE_BYTES as AT_ONCE_BYTES
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
@@ -155,14 +155,15 @@ class DiskStream:
                 buffers.append(ZEROS[:padding])
             write.room = header_bytes + body_bytes + padding
             name = producer.decode() if producer is not None else None
+            last = offset + count - 1
             write.batch = Batch(
                 Header(
                     self.root, offset, count, time_us, durable, name, sequence, flags, header_bytes, body_bytes, crc
                 ),
-                write.body,
-                write.columns,
+                *(write.body, write.columns, False, False, self.root, offset, last, count, None, b""),
+                int.from_bytes(write.body[COLUMNS_AT], "little") & RETAIN != 0,
             )
-            offset += count
+            offset = last + 1
         return buffers
 
     def write(self, writes: Sequence[Write], buffers: Sequence[bytes], share: Share | None = None) -> None:
@@ -188,12 +189,15 @@ class DiskStream:
         index = segment.index if segment.index is not None else self.indexes.of(segment)
         if segment.mended is not None:
             index = self.indexes.take_mended(segment)
-        batches = [batch for write in writes if (batch := write.batch) is not None]
-        *positions, end = accumulate([write.room for write in writes], initial=start)
-        newest = batches[-1]
-        index.extend([batch.first_offset for batch in batches], positions, newest.header.time_us)
-        self.end, self.time_us = newest.last_offset, newest.header.time_us
-        segment.end = end
+        for write in writes:
+            newest = write.batch
+            assert newest is not None
+            index.positions.append(start)
+            index.times.append(newest.header.time_us)
+            index.offsets.append(newest.first_offset)
+            start += write.room
+            self.end, self.time_us = newest.last_offset, newest.header.time_us
+        segment.end = start
 
     def _write_pieces(self, path: str, buffers: Sequence[bytes], position: int, share: Share) -> None:
         is_written = False
@@ -223,12 +227,6 @@ class DiskStream:
         for segment in self.segments:
             self.pool.give_up(segment.log_path)
         self.on_failure()
-
-    def commit(self, writes: Sequence[Write]) -> int:
-        """What was written is durable: let readers see it; answers by how many bytes the tail has grown."""
-        grown = self.tail.add(writes)
-        self.durable = self.end
-        return grown
 
     def _let_go(self) -> None:
         """Let the page cache keep the newest alone. What is written next then takes memory that was in use a moment

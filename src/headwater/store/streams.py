@@ -60,6 +60,8 @@ class Streams:
         """Hears of each index file that did not match its log, and was made anew."""
         self.on_damage: Callable[[str], None] = lambda _: None
         """Hears of what is wrong with the folder besides the streams."""
+        self.on_roll: Callable[[str], None] = lambda _: None
+        """Hears of each root that goes on in another segment; from any thread."""
         self._pool = FilePool(files, config.open_files_max, write=not read_only)
         self._pool.on_failed_sync = self._failed_sync
         self._journal = Journal(files, f"{folder}/journal", config.journal_bytes, seed)
@@ -245,7 +247,7 @@ class Streams:
         number, folder = listed.number, f"{self._folder}/streams/{listed.folder}"
         stream = self.stream_type(self._files, self._pool, self._seed, self._config, folder, number, listed.root)
         stream.on_failure = self._note_failure
-        stream.on_segment = lambda base: self._manifest.add(number, listed.root, base)
+        stream.on_segment = lambda base: self._note_segment(stream, base)
         stream.on_trim = lambda first: self._note_trim(number, first)
         stream.on_mended = self._tell_mended
         return stream
@@ -257,6 +259,11 @@ class Streams:
         """Tell the next process; it need not be durable, as a crash would settle what is in doubt."""
         if self._cells is not None:
             self._cells.set(DOUBT, 1)
+
+    def _note_segment(self, stream: DiskStream, base: int) -> None:
+        self._manifest.add(stream.number, stream.root, base)
+        if len(stream.segments) > 1:
+            self.on_roll(stream.root)
 
     def _note_trim(self, number: int, first: int) -> None:
         """What is before this offset is about to be deleted; a crash in the midst must not make it look like damage."""
@@ -411,7 +418,8 @@ class Streams:
         assert self._cells is not None
         show = self._cells.set
         for stream, writes in group:
-            self._tails_bytes += stream.commit(writes)
+            self._tails_bytes += stream.tail.add(writes)
+            stream.durable = stream.end
             show(stream.number, watermark(stream.durable))
         if self._tails_bytes > self._config.tails_bytes:
             for stream in self._by_root.values():
