@@ -106,7 +106,7 @@ class GroupCommit(Generic[T]):
 
     def submit_and_wait(self, item: T | Call) -> None:
         """Commit an item; returns when it is durable, raises what went wrong."""
-        if not self._commit_alone(item):
+        if not self.commit_here(item, item):
             with self.places:
                 self.add(item)
                 lead = not self._busy and bool(self._pending)
@@ -147,33 +147,24 @@ class GroupCommit(Generic[T]):
         item.weight += weight
         self._weight += weight
 
-    def commit_here(self, item: T) -> bool:
-        """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is."""
-        if self._commit_alone(item):
-            return True
-        with self.places:
-            if self._busy or self._is_due or self._closed or self._barred is not None:
-                return False
-            self.add(item, waits=False)
-            self._busy = True
-        self._lead()
-        return True
-
-    def _commit_alone(self, item: T | Call) -> bool:
-        """The same, if nothing is there that it could be committed with, nor ahead of it: it needs no place then."""
-        aside = self._aside
+    def commit_here(self, item: T | Call, waiter: Item | None = None) -> bool:
+        """Commit an item in this thread if nothing else is on its way; False, and nothing has happened, if it is. A
+        large group is begun here if it has an item that this thread waits for."""
+        aside, alone = self._aside, None
         if self._owner == threads.get_ident():
             raise Conflict(WAITS_FOR_ITSELF)
         with self.places:
-            if self._busy or self._pending or aside.closed or self._closed or self._barred is not None:
+            if self._busy or self._is_due or self._closed or self._barred is not None:
                 return False
-            if item.weight >= aside.weight_min:
-                return False
-            if self.on_add is not None and not isinstance(item, Call):
-                self.on_add(item)
+            if self._pending or aside.closed or item.weight >= aside.weight_min:
+                self.add(item, waits=False)
+            else:  # there is nothing that it could be committed with, or that goes before it: it needs no place
+                if self.on_add is not None and not isinstance(item, Call):
+                    self.on_add(item)
+                self.turn += 1
+                alone = [item]
             self._busy = True
-            self.turn += 1
-        self._lead(item, [item])
+        self._lead(waiter, alone)
         return True
 
     def drive(self, item: T | Call) -> None:

@@ -68,7 +68,7 @@ class NativeConnection(Connection):
             if self.state is GREETING and (advice := _other_protocol(data)):
                 raise Malformed(advice) from None
             raise
-        waiting = reader.waiting_bytes
+        waiting = 0 if reader.partial is None else reader.waiting_bytes
         if had_begun or waiting:
             self.note_begun(waiting, is_another=not had_begun or len(frames) > 0)
         if session is None:

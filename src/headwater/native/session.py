@@ -18,7 +18,6 @@ from headwater.delivery.options import NAMES, Options, check_not_of_channel, sta
 from headwater.delivery.replay import Reading
 from headwater.delivery.start import check_start
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded, ReadOnly
-from headwater.log.checks import Checks
 from headwater.log.publish import Part
 from headwater.native.connection import NativeConnection
 from headwater.native.speech import Speech
@@ -97,7 +96,10 @@ class NativeSession(Speech, Session):
                 self._check(connection, frame)
                 continue
             try:
-                self._on_frame(connection, frame)
+                if frame.kind == Kind.PUBLISH:
+                    self._take(connection, frame, batches.read_publish(frame))
+                else:
+                    self._on_frame(connection, frame)
             except HeadwaterError as error:
                 self._refuse(connection, frame, error)
 
@@ -121,7 +123,9 @@ class NativeSession(Speech, Session):
         def check() -> tuple[Publish, Part | HeadwaterError]:
             publish = batches.read_publish(frame)
             try:
-                return publish, self._part(publish, checks)
+                return publish, checks.body(
+                    publish.root, publish.count, publish.crc, publish.body, publish.producer is None
+                )
             except HeadwaterError as error:
                 return publish, error
 
@@ -152,8 +156,6 @@ class NativeSession(Speech, Session):
 
     def _on_frame(self, connection: NativeConnection, frame: Frame) -> None:
         match frame.kind:
-            case Kind.PUBLISH:
-                self._take(connection, frame, batches.read_publish(frame))
             case Kind.ACK:
                 number, ranges = batches.read_ranges(frame)
                 self._pump(number).tell(served.Ack(frame.id, ranges))
@@ -176,12 +178,6 @@ class NativeSession(Speech, Session):
             case Kind.GOODBYE:
                 self._on_goodbye(connection, decode(frame.payload, Goodbye))
 
-    @staticmethod
-    def _part(publish: Publish, checks: Checks) -> Part:
-        """What a publish brings, checked; from any thread."""
-        may_join = publish.producer is None
-        return checks.body(publish.root, publish.count, publish.crc, publish.body, may_join=may_join)
-
     def _take(
         self, connection: NativeConnection, frame: Frame, publish: Publish, found: Part | HeadwaterError | None = None
     ) -> None:
@@ -189,16 +185,19 @@ class NativeSession(Speech, Session):
         if connection.reads_only:
             raise ReadOnly(READS_ONLY)
         entry, broker = self.sessions.entry, self.sessions.broker
-        producer = publish.producer and broker.producer_of(self.row.user, publish.producer)
+        checks, producer = entry.checks, publish.producer and broker.producer_of(self.row.user, publish.producer)
         is_quiet = bool(frame.flags & batches.QUIET)
         part: Part | None = None
         try:
             if isinstance(found, HeadwaterError):
                 raise found
-            part = self._part(publish, entry.checks) if found is None else found
+            if found is None:
+                found = checks.body(publish.root, publish.count, publish.crc, publish.body, producer is None)
+            part = found
             if producer is not None:
-                entry.checks.sequence(publish.producer, publish.sequence)
-            broker.check_headers(part)
+                checks.sequence(publish.producer, publish.sequence)
+            if part.columns is not None:  # else it is one message without options
+                broker.check_headers(part)
             broker.check_publish(self.row.user, self.row.id, part)
             if is_quiet and frame.flags & batches.ASKS:
                 self._ask_around(connection, frame.id, part)

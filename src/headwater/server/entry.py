@@ -72,7 +72,10 @@ class Served(Publish, kw_only=True):
 
     def finish(self, error: BaseException | None = None) -> None:
         self.error, self.is_finished = error, True  # no thread waits for it, and it has no future
-        self.entry.on_done(self)
+        entry = self.entry
+        entry.done.append(self)
+        if not entry.is_here:
+            entry.bell.ring()
 
 
 class Quiet(Shown, kw_only=True):
@@ -95,7 +98,10 @@ class Quiet(Shown, kw_only=True):
         if error is not None:
             self.lost = self.count
         super().finish(error)
-        self.entry.on_done(self)
+        entry = self.entry
+        entry.done.append(self)
+        if not entry.is_here:
+            entry.bell.ring()
 
 
 class Shower(Protocol):
@@ -122,14 +128,15 @@ class Entry:
         self._quiet_items = 0
         self._quiet_bytes = 0
         self._kick_timer: asyncio.TimerHandle | None = None
-        self._is_here = False
+        self.is_here = False
         """Whether something is being committed on the loop, after which those who wait are answered."""
         self._here_from_us = 0
         self._here_slow = 0.0
-        self._bell = Bell(loop, self._answer)
+        self.bell = Bell(loop, self._answer)
         self.checks = checks
         self._roots = roots
-        self._done: deque[Served | Quiet] = deque()
+        self.done: deque[Served | Quiet] = deque()
+        """Those that are finished, by the thread that commits, which rings the bell then."""
         self._waiting: deque[Served] = deque()
         """Those that found the group full; bounded by what each connection may have in flight."""
         self._on_empty: list[Callable[[], None]] = []
@@ -160,10 +167,11 @@ class Entry:
             if hearing is not Hearing.LIVE:
                 self._loop.call_soon(self._kick)  # once what was shown has left
             return
-        self._roots.limits.foresee(part)
+        is_one, root = len(part.payloads) == 1, self._roots.get(part.root)
+        if not (is_one and root is not None and part.retain is None and root.knows(part.topics[0])):
+            self._roots.limits.foresee(part)
         is_quiet, weight = bool(flags & QUIET), part.weight
         share = QUIET_SHARE if is_quiet else SHARES
-        is_one = len(part.payloads) == 1
         item = Served(
             part.topics,
             [part],
@@ -226,7 +234,7 @@ class Entry:
 
     def _go_on(self) -> None:
         """Do now what waits for the next turn of the loop."""
-        if self._bell.is_rung:
+        if self.bell.is_rung:
             self._answer()
         if self._waiting:
             self._submit()
@@ -261,15 +269,15 @@ class Entry:
                 return False
             self._here_from_us = 0
         roots, wakes = self._roots, self._wakes
-        self._is_here = roots.checkpoints.is_held = wakes.is_looking = True
+        self.is_here = roots.checkpoints.is_held = wakes.is_looking = True
         try:
             if not roots.commit.commit_here(item):
                 return False
         except BaseException:
-            self._bell.ring()  # who was answered by then is told, whatever interrupts this
+            self.bell.ring()  # who was answered by then is told, whatever interrupts this
             raise
         finally:
-            self._is_here = roots.checkpoints.is_held = wakes.is_looking = False
+            self.is_here = roots.checkpoints.is_held = wakes.is_looking = False
             if wakes.rung:
                 wakes.wake()
         self._waiting.popleft()
@@ -281,17 +289,11 @@ class Entry:
         self._answer()
         return True
 
-    def on_done(self, item: Served | Quiet) -> None:
-        """An item is finished; from the thread that commits."""
-        self._done.append(item)
-        if not self._is_here:
-            self._bell.ring()
-
     def _answer(self) -> None:
         """Tell each client what became of its publishes."""
         by_connection: dict[Connection, list[Served]] = {}
-        for _ in range(len(self._done)):
-            item = self._done.popleft()
+        for _ in range(len(self.done)):
+            item = self.done.popleft()
             self._in_flight -= 1
             if isinstance(item, Quiet):
                 for connection, (weight, share) in item.senders.items():
