@@ -224,7 +224,7 @@ class GroupCommit(Generic[T]):
             self._is_due = True
             if not self._busy:
                 self._busy = True
-                self._wake_thread()
+                self._hand_on()
 
     def run(self, work: Callable[[], R]) -> R:
         """Do something in the committing role: after a group, before the next; answers what it answers."""
@@ -302,35 +302,34 @@ class GroupCommit(Generic[T]):
         if isinstance(error, HeadwaterError) and not (isinstance(item, Call) and not self._busy):
             raise type(error)(*error.args)  # each has a traceback of its own
 
-    def _lead(self, waiter: Item | None = None, alone: list[T | Call] | None = None) -> None:
+    def _lead(
+        self, waiter: Item | None = None, alone: list[T | Call] | None = None, *, is_thread: bool = False
+    ) -> None:
         """Commit what is pending in this thread, or what came alone; if somebody waits by then, the commit thread goes
         on. So it does with large groups, but for one with an item that this thread waits for."""
-        begun: InFlight[T] | None = None
-        try:
-            begun = self._commit_group(waiter, alone)
-        except MemoryError:
-            self._give_up(OUT_OF_MEMORY)
-        finally:
-            self._hand_on()
-        if begun is not None and self._write_apart(begun):
-            self._lead()
-
-    @property
-    def _is_to_go_on(self) -> bool:
-        """Whether a group is to be committed, or what was done apart to be ended."""
-        in_flight = self._aside.in_flight
-        return self._is_due or (in_flight is not None and in_flight.is_written)
-
-    def _hand_on(self) -> None:
-        """Commit no more: if something is due, the commit thread goes on."""
-        with self.places:
-            if self._is_due or (self._aside.in_flight is not None and self._is_to_go_on):
-                self._wake_thread()
-            else:
-                self._busy = False
-                self._idle.notify_all()
-        if self.given_up is not None:
-            self._tell_pending()
+        while True:
+            begun: InFlight[T] | None = None
+            try:
+                begun = self._commit_group(waiter, alone, takes_any=is_thread)
+            except MemoryError:
+                self._give_up(OUT_OF_MEMORY)
+            finally:
+                stays = is_thread and begun is None
+                with self.places:
+                    if stays and not self._closed:
+                        self._gathering.wait(len(self._pending), self._items_max)
+                    self._writing += is_thread and not stays
+                    in_flight = self._aside.in_flight
+                    if self._is_due or (in_flight is not None and in_flight.is_written):
+                        self._hand_on(stays)
+                    else:
+                        self._busy = False
+                        self._idle.notify_all()
+                if self.given_up is not None:
+                    self._tell_pending()
+            if begun is None or not self._write_apart(begun, is_thread):
+                return
+            waiter = alone = None
 
     def _commit_group(
         self, waiter: Item | None = None, alone: list[T | Call] | None = None, *, takes_any: bool = False
@@ -442,7 +441,7 @@ class GroupCommit(Generic[T]):
             return None
         return begun
 
-    def _write_apart(self, begun: InFlight[T]) -> bool:
+    def _write_apart(self, begun: InFlight[T], is_thread: bool) -> bool:
         """Do what is done apart; whether this thread commits again then, as nobody else does."""
         assert begun.work is not None
         try:
@@ -451,6 +450,7 @@ class GroupCommit(Generic[T]):
             begun.error = error
         with self.places:
             begun.is_written = True
+            self._writing -= is_thread
             self._written.notify_all()
             is_mine = not self._busy and self.given_up is None
             self._busy = self._busy or is_mine
@@ -538,8 +538,11 @@ class GroupCommit(Generic[T]):
             self._is_told = True
             self.on_given_up(self.given_up)
 
-    def _wake_thread(self) -> None:
+    def _hand_on(self, stays: bool = False) -> None:
+        """Have the commit thread go on; it may be the one that hands on, and stays."""
         self._handed_over = True
+        if stays:
+            return
         if len(self._committers) > self._writing:
             self._work.notify()
             return
@@ -553,11 +556,14 @@ class GroupCommit(Generic[T]):
             self._committers.append(thread)
 
     def _run(self) -> None:
-        try:
-            while self._wait_for_work():
-                self._commit_until_idle()
-        except MemoryError:
-            self._give_up(OUT_OF_MEMORY)
+        while self._wait_for_work():
+            try:
+                self._lead(is_thread=True)
+            except MemoryError:
+                self._give_up(OUT_OF_MEMORY)
+            except BaseException as error:
+                # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
+                log.critical("the %s was interrupted: %r", self._name, error)
 
     def _wait_for_work(self) -> bool:
         """Whether there is some; False at the end."""
@@ -568,34 +574,6 @@ class GroupCommit(Generic[T]):
                 self._work.wait()
             self._handed_over = False
             return True
-
-    def _commit_until_idle(self) -> None:
-        while True:
-            begun: InFlight[T] | None = None
-            try:
-                begun = self._commit_group(takes_any=True)
-            except MemoryError:
-                self._give_up(OUT_OF_MEMORY)
-            except BaseException as error:
-                # Its group has heard of it. The thread stays: whoever comes next must not wait for ever.
-                log.critical("the %s was interrupted: %r", self._name, error)
-            if begun is not None:
-                with self.places:
-                    self._writing += 1
-                self._hand_on()
-                goes_on = self._write_apart(begun)
-                with self.places:
-                    self._writing -= 1
-                if not goes_on:
-                    return
-                continue
-            with self.places:
-                if not self._closed:
-                    self._gathering.wait(len(self._pending), self._items_max)
-                if not self._is_to_go_on:
-                    self._busy = False
-                    self._idle.notify_all()
-                    return
 
 
 def _typed(error: BaseException) -> BaseException:
