@@ -251,3 +251,53 @@ def test_messages_of_a_root_are_counted_alike(led: Leader) -> None:
     led.settle()
     assert [info.topic for info in led.bus.topics("home/#")] == ["home/a"]
     assert not list(led.core.state.scan(TOPIC + b"\xff"))
+
+
+def test_a_repeated_producer_sequence_joins_the_one_under_way(pair: tuple[Node, Node]) -> None:
+    leader = pair[0].lead(1)
+    bus = leader.bus
+    bus.publish("home/a", b"1")
+    leader.engine.is_up = False
+    under_way = bus.publish_soon("home/a", b"2", producer="importer", sequence=1)
+    while not leader.sequencer.is_suspended:
+        threading.Event().wait(0.001)
+    with pytest.raises(Unavailable):  # it is not sent a second time,
+        bus.publish("home/a", b"2", producer="importer", sequence=1)
+    leader.engine.is_up = True
+    while leader.sequencer.is_suspended:
+        threading.Event().wait(0.001)
+    again = bus.publish("home/a", b"2", producer="importer", sequence=1)  # and is the first one once that is known
+    assert again.duplicate
+    assert again.offset == under_way.result(10).offset == 2
+    assert [message.payload for message in bus.replay("home/a")] == [b"1", b"2"]
+    leader.close()
+    check_equal(*pair)
+
+
+def test_a_leader_whose_lease_is_over_hands_out_and_shows_nothing_until_it_is_renewed(led: Leader) -> None:
+    bus = led.bus
+    with bus.subscribe("home/#", id="thermostat", start="earliest") as consumer, bus.subscribe("home/#") as live:
+        bus.publish("home/a", b"1")
+        assert live.next(timeout_s=5) is not None
+        led.replication.is_late = lambda: True  # as when the process stood still, and nobody has said so yet
+        assert consumer.batch(1, timeout_s=0.05) == []
+        bus.send("home/a", b"nobody waits")
+        led.replication.is_late = lambda: False
+        assert [message.payload for message in consumer.batch(1, timeout_s=5)] == [b"1"]
+        message = live.next(timeout_s=5)
+        assert message is not None
+        assert message.offset == 2  # what was not shown early comes once it is stored
+
+
+def test_a_message_of_eight_megabytes_is_one_record_of_many_parts(pair: tuple[Node, Node]) -> None:
+    leader = pair[0].lead(1, part_bytes_max=(1 << 20) - 256)
+    before = leader.engine.bed.last
+    much = bytes(range(256)) * (8 << 12)
+    assert leader.bus.publish("home/a", much).offset == 1
+    assert leader.engine.bed.last - before > 8
+    leader.close()
+    check_equal(*pair)
+    other = pair[1].lead(2)
+    [message] = other.bus.replay("home/a")
+    assert message.payload == much
+    other.close()
