@@ -281,7 +281,10 @@ def test_a_leader_whose_lease_is_over_hands_out_and_shows_nothing_until_it_is_re
         assert live.next(timeout_s=5) is not None
         led.replication.is_late = lambda: True  # as when the process stood still, and nobody has said so yet
         assert consumer.batch(1, timeout_s=0.05) == []
+        led.engine.is_up = False
         bus.send("home/a", b"nobody waits")
+        assert live.next(timeout_s=0.05) is None
+        led.engine.is_up = True
         led.replication.is_late = lambda: False
         assert [message.payload for message in consumer.batch(1, timeout_s=5)] == [b"1"]
         message = live.next(timeout_s=5)
