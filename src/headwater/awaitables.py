@@ -24,12 +24,12 @@ from headwater.log.checks import Checks
 from headwater.message import Envelope, Receipt, Verdict, verdict_of
 from headwater.message import Message as ThreadMessage
 from headwater.payload import Payload
-from headwater.surface import Durable, H, documented, like
+from headwater.surface import Durable, documented, like
 from headwater.values import Retained as ThreadRetained
 from headwater.values import Values
 from headwater.values import Watch as ThreadWatch
 from headwater.work.comparison import Comparison
-from headwater.work.handlers import Function, Handlers, handler_of
+from headwater.work.handlers import Function, H, Handlers, decorator, handler_of
 from headwater.work.past import Past
 from headwater.work.rehearsal import rehearse_async
 from headwater.work.shadow import MESSAGES_MAX, Shadow
@@ -192,11 +192,7 @@ class Working(ABC):
 
     @like(surface.Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
-        def register(function: H) -> H:
-            self.consume(filter, function, **options)
-            return function
-
-        return register
+        return decorator(self.consume, filter, options)
 
     @like(surface.Bus.consume)
     def consume(self, filter: str, handler: Function, **options: Any) -> None:
@@ -257,11 +253,7 @@ class BusOpening(Opening[B]):
 
     @like(surface.Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
-        def register(function: H) -> H:
-            self.consume(filter, function, **options)
-            return function
-
-        return register
+        return decorator(self.consume, filter, options)
 
     @like(surface.Bus.consume)
     def consume(self, filter: str, handler: Function, **options: Any) -> None:

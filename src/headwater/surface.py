@@ -57,7 +57,7 @@ from headwater.receipt import Receipt, Receipts
 from headwater.schemas import Depth
 from headwater.values import Retained
 from headwater.work.comparison import Comparison
-from headwater.work.handlers import Function, handler_of
+from headwater.work.handlers import Function, H, decorator, handler_of
 from headwater.work.past import Past
 from headwater.work.rehearsal import rehearse
 from headwater.work.shadow import MESSAGES_MAX, Shadow
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-H = TypeVar("H", bound=Function)
 GivenHeaders = Mapping[str, str] | Sequence[tuple[str, str]]
 Messages = Iterable[tuple[str, Payload] | Outgoing]
 """What may be published together: pairs of a topic and a payload, or messages with options."""
@@ -702,11 +701,7 @@ class Threaded(Bus, Protocol):
 
     @like(Bus.handler)
     def handler(self, filter: str, **options: Any) -> Callable[[H], H]:
-        def register(function: H) -> H:
-            self.consume(filter, function, **options)
-            return function
-
-        return register
+        return decorator(self.consume, filter, options)
 
     @like(Bus.consume)
     def consume(self, filter: str, handler: Function, **options: Any) -> None:

@@ -235,3 +235,11 @@ def test_a_subscription_that_is_there_with_another_filter_fails_the_run() -> Non
         with pytest.raises(Conflict):
             bus.run()
         assert bus.subscriptions()[0].consumers == 0
+
+
+def test_the_decorator_without_its_parentheses_is_refused() -> None:
+    opening = headwater.aio.open(":memory:")
+    with headwater.open(":memory:") as bus:
+        for decorate, function in ((bus.handler, handle), (opening.handler, handle_soon)):
+            with pytest.raises(Malformed, match=r'say which messages it is for: @bus.handler\("home/#"'):
+                decorate(function)  # type: ignore[arg-type]  # that is what is tried

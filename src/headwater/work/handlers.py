@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from headwater.topics.name import check_filter
 
 Function = Callable[[Any], Any]
 """What handles a message: its result is not looked at, and with asyncio it is a coroutine function."""
+H = TypeVar("H", bound=Function)
 
 SESSIONS_OWN = "session"
 """Stands for the id of a session's own subscription, which it gets where it is made."""
@@ -112,6 +113,22 @@ def handler_of(
 ) -> Handler:
     """A handler, with those of its options that were stated."""
     return Handler(function, filter, id, kind_of(kind, id), workers, start, when_full, stated(options))
+
+
+def decorator(consume: Callable[..., None], filter: object, options: dict[str, Any]) -> Callable[[H], H]:
+    """What `@bus.handler("home/#", id="thermostat")` is: it registers a function, and leaves it as it is. Malformed
+    (422) where the parentheses were left out."""
+    if callable(filter):
+        raise Malformed(
+            f"@bus.handler stands above {getattr(filter, '__qualname__', repr(filter))} without a filter; "
+            'say which messages it is for: @bus.handler("home/#", id="…")'
+        )
+
+    def register(function: H) -> H:
+        consume(filter, function, **options)
+        return function
+
+    return register
 
 
 def check_workers(workers: object) -> None:
