@@ -133,7 +133,8 @@ class Model(RuleBasedStateMachine):
         if room <= 0 or position == self.ends[stream]:
             return
         fresh = [offset for offset in range(position, self.ends[stream]) if ((stream, False), offset) in self.messages]
-        fresh = fresh[:room]
+        wanted = [o for o in fresh if self.messages[(stream, False), o].state is not MessageState.ACKED][:room]
+        fresh = [offset for offset in fresh if wanted and offset <= wanted[-1]]  # also those that are acked already
         if fresh:
             # Sometimes the reader knows that what follows does not match either.
             following = fresh[-1] + 1
