@@ -20,6 +20,7 @@ from websockets.typing import Origin
 import headwater
 import headwater.admin
 from admin.served import serving
+from headwater.cli.what_if import report_lines
 from headwater.client.bus import Bus
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -27,8 +28,8 @@ PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 SECRET = "a secret of a test"
 PAGES = (
-    *("/", "/topics", "/retained", "/subscriptions", "/dead-letters", "/schedules", "/channels", "/sessions"),
-    *("/clients", "/pipelines", "/cluster", "/settings", "/audit"),
+    *("/", "/topics", "/search", "/retained", "/subscriptions", "/dead-letters", "/schedules", "/channels"),
+    *("/sessions", "/clients", "/pipelines", "/what-if", "/cluster", "/settings", "/audit"),
 )
 EVIL = "<img src=x onerror=alert(1)>"
 SCRIPT = "<script>alert(1)</script>"
@@ -39,8 +40,8 @@ window.addEventListener("error", (event) => window.caught.push("error " + event.
 """
 TOPICS = 10_000
 NAMES = (
-    *("Overview", "Topics", "Retained", "Subscriptions", "Dead letters", "Schedules", "Channels", "Sessions"),
-    *("Clients", "Pipelines", "Cluster", "Settings", "Audit"),
+    *("Overview", "Topics", "Search", "Retained", "Subscriptions", "Dead letters", "Schedules", "Channels"),
+    *("Sessions", "Clients", "Pipelines", "What if", "Cluster", "Settings", "Audit"),
 )
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -265,7 +266,7 @@ def test_what_is_published_arrives(house: House, page: Page) -> None:
     see(page.get_by_role("cell", name='{"celsius": 21.5}'))
     page.get_by_role("button", name="1", exact=True).click()
     dialog = page.get_by_role("dialog")
-    see(dialog.get_by_text('"celsius": 21.5'))
+    see(dialog.get_by_text("celsius: 21.5"))
     dialog.get_by_role("button", name="Hex").click()
     see(dialog.get_by_text("7b 22 63 65"))
     dialog.get_by_role("button", name="Close").click()
@@ -274,6 +275,147 @@ def test_what_is_published_arrives(house: House, page: Page) -> None:
     house.bus.publish("walk/kitchen/temp", b"and here is another", retain=True)
     see(page.get_by_role("cell", name="and here is another"))
     see(page.get_by_text("Retained since"))
+
+
+def test_messages_are_searched_by_what_is_in_them_a_hundred_at_a_time(house: House, page: Page) -> None:
+    house.bus.publish_many(
+        [(f"sought/{n % 2}", json.dumps({"sensor": {"id": n}, "on": n % 2 == 0}).encode()) for n in range(400)]
+    )
+    house.bus.publish("sought/odd", b"in words alone", key=b"k7", headers={"unit": "C"})
+    page.goto("/topics?topic=sought")
+    page.get_by_role("button", name="Search").click()
+    see(page.get_by_role("heading", name="Search", level=1))
+    page.get_by_label("JSON fields").fill("$.on == true and $.sensor.id >= 100")
+    page.get_by_label("JSON fields").press("Enter")
+    see(page.get_by_text("100 messages found, 299 of 401 looked at. There may be more."))
+    page.get_by_role("button", name="Search on").click()
+    see(page.get_by_text("150 messages found, 102 of 102 looked at."))
+    page.get_by_role("button", name="101", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    see(dialog.get_by_text("sensor: { 1 field }"))
+    see(dialog.get_by_text("id: 100"))
+    dialog.get_by_text("sensor: { 1 field }").click()
+    expect(dialog.get_by_text("id: 100")).to_be_hidden()
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_label("JSON fields").fill("sensor")
+    page.get_by_role("button", name="Search", exact=True).click()
+    see(page.get_by_text("a field begins with $.", exact=False))
+    page.get_by_label("JSON fields").fill("")
+    page.get_by_label("Text in the key").fill("k7")
+    page.get_by_label("Header").fill("unit=C")
+    page.get_by_role("button", name="Search", exact=True).click()
+    see(page.get_by_role("cell", name="in words alone"))
+    see(page.get_by_text("1 message found, 401 of 401 looked at."))
+
+
+def test_a_reader_searches_only_what_a_reader_sees(house: House, guest: Page) -> None:
+    enter(guest, house.tokens["reader"], "Search")
+    guest.get_by_label("Topic or filter").fill("$sys/#")
+    guest.get_by_label("Topic or filter").press("Enter")
+    see(guest.get_by_text("does not see all that", exact=False))
+
+
+def test_a_live_tail_is_paused_and_goes_on(house: House, page: Page) -> None:
+    house.bus.publish("tail/a", b"first")
+    page.goto("/topics?topic=tail/a")
+    page.get_by_role("switch", name="Follow").click()
+    see(page.get_by_text("Following."))
+    page.get_by_role("button", name="Pause").click()
+    house.bus.publish("tail/a", b"while it is paused")
+    see(page.get_by_text("Paused; 1 offset of tail came since."))
+    assert page.get_by_role("cell", name="while it is paused").count() == 0
+    page.get_by_role("button", name="Go on").click()
+    see(page.get_by_role("cell", name="while it is paused"))
+
+
+def test_the_life_of_a_message_is_told(house: House, page: Page) -> None:
+    bus = house.bus
+    with bus.subscribe("lived/#", id="told", states="stream", order="none") as consumer:
+        bus.publish("lived/a", b"{}")
+        message = consumer.next(timeout_s=20)
+        assert message is not None
+        message.nack("no VAT rate", delay_s=0.01)
+        message = consumer.next(timeout_s=20)
+        assert message is not None
+        message.ack()
+    told = bus.follow("$sys/states/told", after=0)
+    assert any(one.json()["event"] == "acked" for one in told)
+    told.close()
+    page.goto("/topics?topic=lived/a")
+    page.get_by_role("button", name="1", exact=True).click()
+    page.get_by_text("What became of it").click()
+    life = page.get_by_role("dialog").get_by_role("listitem")
+    see(life.get_by_text("was taken by", exact=False).first)
+    see(life.get_by_text("attempt 1, again at", exact=False))
+    see(life.get_by_text("no VAT rate", exact=False))
+    see(life.get_by_text("was acked", exact=False))
+    see(page.get_by_text("It is done with, or was passed over."))
+    assert not barriers(page, DIALOG)
+
+
+def test_what_is_lost_is_named_before_it_is_purged_or_removed(house: House, page: Page) -> None:
+    house.bus.publish_many([("lost/a", b"1"), ("lost/a", b"2"), ("lost/b", b"3")])
+    house.admin.subscriptions.create("loses", "lost/b", start="earliest")
+    page.goto("/topics?topic=lost/a")
+    page.get_by_role("button", name="Purge").click()
+    asked = page.get_by_role("dialog", name="2 messages of 1 topic will be gone for good. This")
+    asked.get_by_role("button", name="Purge").click()
+    see(page.get_by_text("1 topic purged."))
+    assert [one.offset for one in house.bus.replay("lost/#")] == [3]
+    page.goto("/topics?topic=lost")
+    page.get_by_role("button", name="Remove root").click()
+    asked = page.get_by_role("dialog", name="gone for good, also for those who are behind: loses")
+    asked.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove anyway").click()
+    see(page.get_by_text("lost is removed."))
+    assert house.bus.topics("lost/#") == []
+
+
+def test_a_topic_is_found_at_any_level_and_its_rate_is_drawn(house: House, page: Page) -> None:
+    house.bus.publish("deep/in/the/Cellar/temp", b"12")
+    page.goto("/topics")
+    page.get_by_label("Find a topic, or type a filter").fill("cellar")
+    page.get_by_role("button", name="deep/in/the/Cellar/temp").click()
+    see(page.get_by_role("cell", name="12", exact=True))
+    page.get_by_role("tab", name="Over time").click()
+    see(page.locator("canvas").first)
+
+
+FITS = """
+() => { const one = document.querySelector(".hw-table .q-table__middle"); return one.scrollWidth <= one.clientWidth }
+"""
+
+
+def test_columns_of_messages_fit(house: House, page: Page) -> None:
+    house.bus.publish("fits/a/rather/long/topic", b"x" * 400, key=b"a key of a message", headers={"unit": "C"})
+    page.goto("/topics?topic=fits")
+    see(page.get_by_role("cell", name="unit=C"))
+    page.wait_for_function(FITS, timeout=PATIENCE_MS)
+    cell = page.locator("td.hw-line").last.bounding_box()
+    assert cell is not None
+    assert cell["width"] >= 120
+
+
+def test_a_report_of_new_code_is_shown(house: House, page: Page) -> None:
+    def parse(message: headwater.Message) -> None:
+        float(message.payload)
+
+    with headwater.open(house.folder / "tried") as bus:
+        bus.publish_many([("tried/a", b"1"), ("tried/a", b"warm")])
+        with bus.subscribe("tried/#", id="tries", start="earliest", max_attempts=1) as consumer:
+            consumer.ack(consumer.batch(2, timeout_s=20))
+        report = report_lines(bus.what_if("tries", parse))
+    shutil.rmtree(house.folder / "tried")
+    house.bus.publish("what-if/tries", report)
+    house.bus.publish("what-if/tries", b"no report")
+    page.goto("/what-if")
+    see(page.get_by_text("1 message there is no report."))
+    see(page.get_by_role("row").filter(has_text="tries").filter(has_text="parse"))
+    page.get_by_role("row").filter(has_text="tries").get_by_role("button").click()
+    dialog = page.get_by_role("dialog")
+    see(dialog.get_by_role("cell", name="newly fail"))
+    see(dialog.get_by_text("could not convert string to float", exact=False))
+    assert not barriers(page, DIALOG)
 
 
 def test_messages_are_downloaded_and_published_once_more(house: House, page: Page) -> None:
@@ -372,9 +514,18 @@ def test_a_subscription_is_made_paused_sought_and_deleted(house: House, page: Pa
     see(page.get_by_text("max_attempts 2", exact=False))
     page.get_by_label("Seek to").fill("earliest")
     page.get_by_role("button", name="Seek", exact=True).click()
+    asked = page.get_by_role("dialog", name="from the beginning")
+    see(asked.get_by_text("Everything that it has done is handed out again."))
+    asked.get_by_role("button", name="Seek").click()
     see(page.get_by_text("5 messages"))
     page.get_by_role("button", name="Pause").click()
+    asked = page.get_by_role("dialog", name="Nothing is lost; 5 messages")
+    asked.get_by_role("button", name="Pause").click()
     see(page.get_by_role("button", name="Resume"))
+    page.get_by_label("Seek to").fill("latest")
+    page.get_by_role("button", name="Seek", exact=True).click()
+    asked = page.get_by_role("dialog", name="That passes over 5 messages")
+    asked.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Delete").click()
     see(page.get_by_text("This cannot be taken back.", exact=False))
     page.get_by_role("button", name="Delete").last.click()

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 import headwater
@@ -179,9 +180,8 @@ def _heard_later(listening: ExitStack, opening: Any) -> Any:
 
 def _show(found: Comparison, html: str | None, as_json: bool) -> None:
     if as_json:
-        for trial in found.changed:
-            emit(_trial_object(trial))
-        emit(_summary(found))
+        for line in _objects(found):
+            emit(line)
         return
     other = "what happened" if found.against is None else safe(found.against)
     print(f'{found.messages:,} messages of "{safe(found.subscription)}", {safe(found.handler)} against {other}')
@@ -201,6 +201,16 @@ def _show(found: Comparison, html: str | None, as_json: bool) -> None:
         remark(f"there are more messages; the first {found.messages:,} were tried (--count)")
     if html is not None:
         print(f"report: {safe(html)}")
+
+
+def _objects(found: Comparison) -> Iterator[dict[str, Any]]:
+    yield from map(_trial_object, found.changed)
+    yield _summary(found)
+
+
+def report_lines(found: Comparison) -> bytes:
+    """What `--json` prints, as the dashboard reads it from a message."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in _objects(found))
 
 
 def _changes(found: Comparison, change: Any) -> Any:

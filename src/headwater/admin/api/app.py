@@ -113,7 +113,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     for path in OURS:
         app.add_api_route(path, _elsewhere, methods=list(METHODS), include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
-    mount(app, admin, app.state.gate, app.state.growth)
+    mount(app, admin, app.state.gate, app.state.growth, app.state.searches)
     return app
 
 

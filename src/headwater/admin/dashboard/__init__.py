@@ -31,18 +31,22 @@ from headwater.admin.dashboard.pipelines import Pipelines
 from headwater.admin.dashboard.retained import RetainedValues
 from headwater.admin.dashboard.sampler import Sampler
 from headwater.admin.dashboard.schedules import Schedules
+from headwater.admin.dashboard.search import Search
 from headwater.admin.dashboard.sessions import Sessions
 from headwater.admin.dashboard.settings import Settings
 from headwater.admin.dashboard.subscriptions import Subscriptions
 from headwater.admin.dashboard.topics import Topics
 from headwater.admin.dashboard.visits import Visits
+from headwater.admin.dashboard.what_if import WhatIf
 from headwater.admin.gate import Gate
+from headwater.admin.search.searches import Searches
 
 STATIC = Path(__file__).parent / "static"
 ACCENT = "#07658c"
 PAGES: tuple[tuple[str, str, str, Callable[[Frame], object]], ...] = (
     ("/", "Overview", "insights", Overview),
     ("/topics", "Topics", "account_tree", Topics),
+    ("/search", "Search", "search", Search),
     ("/retained", "Retained", "push_pin", RetainedValues),
     ("/subscriptions", "Subscriptions", "inbox", Subscriptions),
     ("/dead-letters", "Dead letters", "report", DeadLetters),
@@ -51,6 +55,7 @@ PAGES: tuple[tuple[str, str, str, Callable[[Frame], object]], ...] = (
     ("/sessions", "Sessions", "devices", Sessions),
     ("/clients", "Clients", "key", Clients),
     ("/pipelines", "Pipelines", "waves", Pipelines),
+    ("/what-if", "What if", "science", WhatIf),
     ("/cluster", "Cluster", "hub", Cluster),
     ("/settings", "Settings", "tune", Settings),
     ("/audit", "Audit", "history", Audit),
@@ -70,7 +75,7 @@ HISTORY_MAX = 100
 """Changes that are kept for such a page."""
 
 
-def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth) -> None:
+def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth, searches: Searches) -> None:
     """Put the dashboard of one broker onto an application; once in a process."""
     visits = Visits(gate)
     sampler = Sampler(admin)
@@ -78,7 +83,7 @@ def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth) -> None:
     contents = {path: content for path, _, _, content in PAGES}
 
     def show(request: Request) -> None:
-        frame = Frame(admin, request.state.visit, sampler, growth)
+        frame = Frame(admin, request.state.visit, sampler, growth, searches)
         ui.add_head_html(HEAD)
         ui.add_body_html(SPLASH)
         frame.build(places, request.url.path, request.cookies.get(DARK_COOKIE, ""))

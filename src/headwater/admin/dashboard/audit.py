@@ -9,10 +9,10 @@ import msgspec
 from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
+from headwater.admin.dashboard.contents import show_facts
 from headwater.admin.dashboard.dialogs import detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, telling
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
-from headwater.admin.dashboard.messages import show_facts
 from headwater.admin.dashboard.pager import PAGE, Pager
 from headwater.audit import TOPIC, Entry
 from headwater.clock import from_datetime

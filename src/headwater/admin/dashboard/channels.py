@@ -8,10 +8,10 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
+from headwater.admin.dashboard.contents import show_facts
 from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, show_once, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
-from headwater.admin.dashboard.messages import show_facts
 from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
 from headwater.wire.administration import ChannelInfo, ChannelTrial
 

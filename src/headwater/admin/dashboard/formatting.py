@@ -7,6 +7,7 @@ those are spelled out.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,8 @@ from headwater.clock import SECOND_US, to_datetime
 PREVIEW_CHARS = 160
 TEXT_BYTES_MAX = 64 * 1024
 """Bytes of a payload that are shown."""
+NODES_MAX = 2000
+"""Parts of a JSON payload that fold; one of more is shown as text."""
 HEX_BYTES_MAX = 4 * 1024
 HEX_WIDTH = 16
 CUT = "… {} more bytes are not shown"
@@ -140,6 +143,38 @@ def as_json(text: str) -> str | None:
         return plain(json.dumps(json.loads(text), indent=2, ensure_ascii=False), kept="\n")
     except (ValueError, RecursionError):
         return None
+
+
+Node = list[Any]
+"""Of JSON as it is shown: its name, the text of a value or None, its kind, and what is in it."""
+
+
+def nodes(payload: bytes) -> Node | None:
+    """JSON in parts that fold; None if it is none, or too much to be worth it."""
+    try:
+        found = json.loads(payload, parse_float=_Literal, parse_int=_Literal)
+        return _node("", found, [])
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Literal(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+def _node(name: str, value: Any, made: Node) -> Node:
+    made.append(None)
+    if len(made) > NODES_MAX:
+        raise ValueError("too much")
+    if isinstance(value, dict):
+        return [name, None, "object", [_node(plain(key), one, made) for key, one in value.items()]]
+    if isinstance(value, list):
+        return [name, None, "array", [_node(str(at), one, made) for at, one in enumerate(value)]]
+    if isinstance(value, _Literal) or not isinstance(value, str):
+        return [name, str(value) if isinstance(value, _Literal) else json.dumps(value), "value", []]
+    return [name, plain(json.dumps(value, ensure_ascii=False)), "text", []]
 
 
 def hex_dump(payload: bytes) -> str:

@@ -51,6 +51,7 @@ class Column(NamedTuple):
     value: Callable[[Any], Any] | None
     cell: str
     look: Row
+    optional: bool = False
 
 
 def column(
@@ -63,8 +64,10 @@ def column(
     wide: bool = False,
     mono: bool = False,
     line: bool = False,
+    optional: bool = False,
 ) -> Column:
-    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line."""
+    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line; `optional`, not
+    there while no row has anything in it."""
     is_time = label.endswith("(UTC)")
     styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line), ("hw-time", is_time))
     look = {
@@ -75,7 +78,7 @@ def column(
         "classes": " ".join(word for word, is_so in styles if is_so),
         "headerClasses": "hw-wide" if wide else "",
     }
-    return Column(value, cell, look)
+    return Column(value, cell, look, optional)
 
 
 class Listing:
@@ -95,6 +98,8 @@ class Listing:
         self._empty = empty
         self._values = {column.look["name"]: column.value for column in columns if column.value is not None}
         self._more = more or (lambda _: {})
+        self._names = [column.look["name"] for column in columns]
+        self._optional = {column.look["name"] for column in columns if column.optional}
         looks = [column.look for column in columns]
         self.table = ui.table(
             columns=looks, rows=[], row_key=key, selection="multiple" if selection else None, pagination=0
@@ -123,10 +128,19 @@ class Listing:
         """Show these, a row each."""
         rows = [{name: value(one) for name, value in self._values.items()} | self._more(one) for one in found]
         if self.table.rows != rows:
+            if self._optional:
+                self._show_columns(rows)
             self.table.rows = rows
         if self.table.visible != bool(rows):
             self.table.visible = bool(rows)
         self._empty.show(not rows)
+
+    def _show_columns(self, rows: list[Row]) -> None:
+        """Those that have something in some row."""
+        there = [name for name in self._names if name not in self._optional or any(row[name] for row in rows)]
+        if self.table.props.get("visible-columns") != there:
+            self.table.props["visible-columns"] = there
+            self.table.update()
 
     @property
     def selected(self) -> list[Row]:

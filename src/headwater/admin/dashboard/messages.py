@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,13 +10,15 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
-from headwater.admin.dashboard.dialogs import confirm, copy, detail
+from headwater.admin.dashboard.contents import key_and_headers, show_facts, show_payload
+from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, telling
+from headwater.admin.dashboard.life import Life
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.pager import PAGE, Page, Pager
-from headwater.clock import to_datetime
+from headwater.clock import from_datetime, to_datetime
 from headwater.errors import Malformed
-from headwater.message import Envelope, Headers
+from headwater.message import Envelope
 from headwater.receipt import Receipt
 
 DOWNLOADED_MAX = 10_000
@@ -34,6 +35,7 @@ class Messages:
         self._page: Page | None = None
         self._shown: list[Envelope] = []
         self._follows = False
+        self._is_paused = False
         with ui.row().classes("hw-toolbar"):
             ui.button("Newest", icon="first_page", on_click=self._newest).props("flat dense no-caps")
             self._older = ui.button("Older", icon="chevron_right", on_click=self._older_page).props(
@@ -46,6 +48,8 @@ class Messages:
             ui.button(icon="download", on_click=self._download).props(
                 'flat round dense aria-label="Download as JSON lines"'
             ).tooltip(f"The newest {shown.count(DOWNLOADED_MAX)} as JSON lines")
+            self._pause = ui.button("Pause", icon="pause", on_click=self._turn).props("flat dense no-caps")
+            self._pause.visible = False
             ui.switch("Follow", on_change=self._set_follows).props("dense")
         self._note = ui.label().classes("hw-note").props('role="status"')
         is_one = not set("+#") & set(filter)
@@ -54,23 +58,46 @@ class Messages:
             "offset",
             Empty("forum", "No messages here.", f"headwater pub {_quoted(filter)} 'hello'" if is_one else ""),
             column("number", "Offset", lambda one: shown.count(one.offset), OPENER, number=True),
-            column("time", "Time (UTC)", lambda one: shown.moment(one.time_us), wide=True),
+            column("time", "Time (UTC)", self._time, wide=True),
             *topic,
-            column("key", "Key", lambda one: "" if one.key is None else shown.preview(one.key), mono=True, wide=True),
-            column("headers", "Headers", _headers, mono=True, line=True, wide=True),
+            column("key", "Key", lambda one: shown.preview(one.key or b""), mono=True, wide=True, optional=True),
+            column("headers", "Headers", headers_text, mono=True, line=True, wide=True, optional=True),
             column("preview", "Payload", lambda one: shown.preview(one.payload), mono=True, line=True),
-            column("size", "Size", lambda one: shown.size(len(one.payload)), number=True, wide=True),
             more=lambda one: {"offset": one.offset},
             on_open=self._open,
             label="Messages",
         )
         frame.every(1.0, self._tick)
 
+    def _time(self, one: Envelope) -> str:
+        """Of today the time of day is enough."""
+        text = shown.moment(one.time_us)
+        return text[11:] if text[:10] == shown.moment(from_datetime(self._frame.admin.bus.now))[:10] else text
+
     async def _tick(self) -> None:
         if self._page is None:
             await self._show(await self._pager.newest())
+        elif self._is_paused:
+            await self._count()
         elif self._follows:
             await self._follow()
+
+    async def _count(self) -> None:
+        """What comes while it is paused is counted, and shown when it goes on."""
+        assert self._page is not None
+        came = (await self._pager.extent()).end - 1 - self._page.last
+        self._say(f"Paused; {shown.many(came, 'offset')} of {shown.plain(self._pager.root)} came since.")
+
+    async def _turn(self) -> None:
+        self._set_paused(not self._is_paused)
+        if not self._is_paused:
+            with telling():
+                await self._follow()
+
+    def _set_paused(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        self._pause.text = "Go on" if is_paused else "Pause"
+        self._pause.icon = "play_arrow" if is_paused else "pause"
 
     async def _follow(self) -> None:
         assert self._page is not None
@@ -121,6 +148,8 @@ class Messages:
 
     async def _set_follows(self, event: Any) -> None:
         self._follows = bool(event.value)
+        self._set_paused(False)
+        self._pause.visible = self._follows
         if self._follows:
             await self._try(self._pager.newest())
             extent = await self._pager.extent()
@@ -156,7 +185,8 @@ def _quoted(topic: str) -> str:
     return "'" + shown.plain(topic).replace("'", "'\\''") + "'"
 
 
-def _headers(message: Envelope) -> str:
+def headers_text(message: Envelope) -> str:
+    """All headers, on one line."""
     return shown.plain(", ".join(f"{name}={value}" for name, value in message.header_pairs))
 
 
@@ -204,38 +234,6 @@ def show_message(message: Envelope, frame: Frame) -> None:
             *key_and_headers(message.key, message.header_pairs),
         )
         show_payload(message.payload)
+        Life(frame, message)
         with ui.row().classes("hw-toolbar"):
             frame.needs("operator", _publish_again(frame, message))
-
-
-def key_and_headers(key: bytes | None, headers: Headers) -> list[tuple[str, str]]:
-    """The facts of a message that not every message has."""
-    facts = [] if key is None else [("Key", shown.preview(key))]
-    return facts + [(f"Header {shown.plain(name)}", shown.plain(value)) for name, value in headers]
-
-
-def show_facts(*facts: tuple[str, str]) -> None:
-    """Names and values, below one another."""
-    with ui.element("dl").classes("hw-facts"):
-        for name, value in facts:
-            with ui.element("dt"):
-                ui.label(name)
-            with ui.element("dd"):
-                ui.label(value)
-
-
-def show_payload(payload: bytes) -> None:
-    """A payload, in the way that says most, and the others to choose."""
-    found = shown.decoded(payload)
-    ways = {"JSON": found.json, "Text": found.text, "Hex": found.hex}
-    there: Sequence[str] = [way for way, text in ways.items() if text is not None]
-    with ui.row().classes("hw-toolbar"):
-        choice = ui.toggle(list(there), value=found.best).props("dense no-caps unelevated")
-        ui.space()
-        ui.button(icon="content_copy", on_click=lambda: copy(ways[str(choice.value)] or "")).props(
-            'flat round dense aria-label="Copy"'
-        )
-    text = ui.label(ways[found.best] or "").classes("hw-pre").props('tabindex="0"')
-    choice.on_value_change(lambda event: text.set_text(ways[str(event.value)] or ""))
-    if not payload:
-        text.set_text("(no bytes)")

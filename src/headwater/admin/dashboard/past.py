@@ -10,6 +10,7 @@ from nicegui import ui
 from headwater.admin.client import Kind
 from headwater.admin.dashboard.charts import BYTES, NUMBER, PER_SECOND, Chart, Plot
 from headwater.admin.dashboard.frame import Frame
+from headwater.admin.dashboard.tree import before
 from headwater.clock import SECOND_US, to_datetime
 from headwater.errors import NotFound
 from headwater.wire.administration import HistoryLines
@@ -22,6 +23,8 @@ OF_ROOT = (
     Plot("Messages", "Messages a second", (("Published", "in_s"),), PER_SECOND),
     Plot("Size", "Bytes on disk", (("Size", "bytes"),), BYTES),
 )
+OF_TOPIC = Plot("Messages", "Messages a second at and below the topic", (("Published", "in_s"),), PER_SECOND)
+RATE_EVERY_S = 2.0
 OF_SUBSCRIPTION = (
     Plot("Behind", "Messages that it has not acked", (("Behind", "lag"), ("In flight", "in_flight")), NUMBER),
     Plot("Failed", "Messages that failed", (("Retrying", "retrying"), ("Dead letters", "dead")), NUMBER),
@@ -67,3 +70,25 @@ class Past:
         else:
             for chart, plot in zip(self._charts, self._plots, strict=True):
                 chart.replace(plot.past(found))
+
+
+class TopicRate:
+    """How many messages a second come at and below a topic, from now on: the server keeps the past of roots alone."""
+
+    def __init__(self, frame: Frame, topic: str) -> None:
+        self._frame, self._topic = frame, topic
+        self._before: tuple[int, int] | None = None
+        ui.label("Messages a second, at and below it, since this is open").classes("hw-note")
+        self._chart = Chart(OF_TOPIC, [])
+        frame.every(RATE_EVERY_S, self._update)
+
+    async def _update(self) -> None:
+        parent, _, name = self._topic.rpartition("/")
+        found = await self._frame.admin.levels(parent, after=before(name), limit=1)
+        if not found or found[0].name != name:
+            return
+        now = round(self._frame.admin.bus.now.timestamp() * SECOND_US), found[0].messages
+        if self._before is not None and now[0] > self._before[0]:
+            rate = max(0, now[1] - self._before[1]) * SECOND_US / (now[0] - self._before[0])
+            self._chart.push([(now[0] / 1000, rate)])
+        self._before = now

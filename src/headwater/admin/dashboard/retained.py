@@ -6,10 +6,10 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
+from headwater.admin.dashboard.contents import key_and_headers, show_facts, show_payload
 from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column, row_button
-from headwater.admin.dashboard.messages import key_and_headers, show_facts, show_payload
 from headwater.topics.name import check_filter
 from headwater.wire import requests as wire
 

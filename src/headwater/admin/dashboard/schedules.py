@@ -6,10 +6,10 @@ from nicegui import ui
 
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
+from headwater.admin.dashboard.contents import show_facts, show_payload
 from headwater.admin.dashboard.dialogs import confirm, detail, form, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column, row_button
-from headwater.admin.dashboard.messages import show_facts, show_payload
 from headwater.message import ScheduleInfo
 from headwater.wire import requests as wire
 

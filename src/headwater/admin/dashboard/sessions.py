@@ -5,10 +5,10 @@ from __future__ import annotations
 from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
+from headwater.admin.dashboard.contents import show_facts
 from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
-from headwater.admin.dashboard.messages import show_facts
 from headwater.wire.administration import SessionInfo
 
 SHOWN = 200

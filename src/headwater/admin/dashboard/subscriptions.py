@@ -9,21 +9,21 @@ from nicegui import ui
 
 from headwater.admin.client import Admin, Start
 from headwater.admin.dashboard import formatting as shown
-from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, submit
+from headwater.admin.dashboard.contents import show_facts
+from headwater.admin.dashboard.dialogs import confirm, confirm_twice, detail, form, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
-from headwater.admin.dashboard.messages import show_facts
+from headwater.admin.dashboard.names import channel_names, consumer_name
 from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
 from headwater.errors import Malformed
-from headwater.message import ConsumerInfo, StateInfo, SubscriptionInfo
-from headwater.wire.administration import ChannelInfo, SubscriptionDetail
+from headwater.message import StateInfo, SubscriptionInfo
+from headwater.wire.administration import SubscriptionDetail
 from headwater.wire.request import Option
 
 SHOWN = 200
 """Subscriptions that are listed, furthest behind first; others are found by their name."""
 STATES_SHOWN = 200
 STATE_TONES = {"retry": "busy", "dead": "bad"}
-CHANNEL = "channel:"
 ORDERS = {
     "strict": "strict: none overtakes one that failed",
     "key": "key: the same for each key",
@@ -72,9 +72,7 @@ class Subscriptions:
 
     async def update(self) -> None:
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
-        if any(one.id.startswith(CHANNEL) for one in everyone):
-            channels: list[ChannelInfo] = await self._frame.admin.channels.list()
-            self._channels = {CHANNEL + one.id: f"channel {one.name}" for one in channels}
+        self._channels = await channel_names(self._frame.admin, (one.id for one in everyone))
         text = (self._find.value or "").strip().lower()
         found = [one for one in everyone if text in f"{one.id} {one.filter} {self._name(one)}".lower()]
         found.sort(key=lambda one: (-one.lag, one.id))
@@ -115,17 +113,12 @@ def _state(one: SubscriptionInfo) -> tuple[str, str]:
 
 
 def _moment(time_us: int | None) -> str:
-    return "–" if time_us is None else shown.moment(time_us)
+    return "" if time_us is None else shown.moment(time_us)
 
 
 def _tries(one: StateInfo) -> str:
     """How often it failed, and how often its consumer was gone with it."""
     return f"{one.attempts} + {one.deliveries} gone" if one.deliveries else str(one.attempts)
-
-
-def _named(one: ConsumerInfo) -> str:
-    process = f" pid {one.pid}" if one.pid else ""
-    return shown.plain(f"{one.user or 'somebody'} at {one.host or 'an unknown host'}{process}")
 
 
 class _Shown:
@@ -134,6 +127,7 @@ class _Shown:
     def __init__(self, frame: Frame, id: str) -> None:
         self._frame = frame
         self._id = id
+        self._names: dict[str, str] = {}
         with detail(id, "hw-wide-dialog") as self._dialog:
             self._facts = ui.column().classes("hw-grow")
             self._said = ""
@@ -155,15 +149,16 @@ class _Shown:
                 column("topic", "Topic", lambda one: shown.plain(one.topic or f"{one.root}/…")),
                 column("offset", "Offset", lambda one: shown.count(one.offset), number=True),
                 column("state", "State", lambda one: one.state.replace("_", " "), BADGE),
-                column("since", "Since", lambda one: _moment(one.since_us), wide=True),
-                column("consumer", "By", lambda one: shown.plain(one.consumer or "–"), wide=True),
+                column("since", "Since", lambda one: _moment(one.since_us), wide=True, optional=True),
+                column("consumer", "By", lambda one: self._by(one.consumer), wide=True, optional=True),
                 column("attempts", "Attempts", _tries, number=True, wide=True),
-                column("retry_at", "Again", lambda one: _moment(one.retry_at_us), wide=True),
+                column("retry_at", "Again", lambda one: _moment(one.retry_at_us), wide=True, optional=True),
                 column("errors", "Errors", lambda one: shown.plain("; ".join(one.errors))),
                 more=lambda one: {"key": f"{one.root}/{one.offset}", "tone": STATE_TONES.get(one.state, "quiet")},
                 label="Messages in flight and failed",
             )
             self._is_paused = False
+            self._lag = self._dead = 0
             Past(frame, "subscription", id, OF_SUBSCRIPTION)
             frame.every(1.0, self._update)
 
@@ -171,6 +166,7 @@ class _Shown:
         found: SubscriptionDetail = await self._frame.admin.subscriptions.show(self._id)
         info = found.info
         self._is_paused = info.paused
+        self._lag, self._dead = info.lag, info.dead
         self._pause.text = "Resume" if info.paused else "Pause"
         facts = (
             ("Filter", shown.plain(info.filter)),
@@ -180,8 +176,8 @@ class _Shown:
                 "Done up to",
                 ", ".join(f"{shown.plain(root)} {shown.count(at)}" for root, at in info.floors.items()) or "–",
             ),
-            ("Taken by", ", ".join(map(_named, info.active)) or ", ".join(found.sessions) or "nobody"),
-            *([("Standing by", ", ".join(map(_named, info.standing_by)))] if info.standing_by else []),
+            ("Taken by", ", ".join(map(consumer_name, info.active)) or ", ".join(found.sessions) or "nobody"),
+            *([("Standing by", ", ".join(map(consumer_name, info.standing_by)))] if info.standing_by else []),
             ("Options", _options(found.options)),
         )
         if str(facts) != self._said:
@@ -189,28 +185,44 @@ class _Shown:
             self._facts.clear()
             with self._facts:
                 show_facts(*facts)
-        states = await self._frame.admin.bus.states(self._id)
-        self._states.show(states[:STATES_SHOWN])
+        self._names = {one.session: consumer_name(one) for one in (*info.active, *info.standing_by) if one.session}
+        states: list[StateInfo] = await self._frame.admin.bus.states(self._id)
+        # What was acked out of order is done, and only waits for those before it.
+        self._states.show([one for one in states if one.state != "acked"][:STATES_SHOWN])
+
+    def _by(self, consumer: str | None) -> str:
+        """Who has it: by machine and process, if it is one that takes from it now."""
+        return self._names.get(consumer or "", shown.plain(consumer or ""))
 
     async def _toggle(self) -> None:
-        async def doing(admin: Admin) -> str:
+        async def doing(admin: Admin) -> str | None:
             if self._is_paused:
                 await admin.subscriptions.resume(self._id)
                 return "It goes on."
+            waiting = shown.many(self._lag, "message")
+            question = (
+                f"Pause {shown.plain(self._id)}? Nothing is lost; {waiting} and what comes wait until it is resumed."
+            )
+            if not await confirm(question, "Pause"):
+                return None
             await admin.subscriptions.pause(self._id)
             return "Paused: it hands out nothing."
 
         await self._frame.do("operator", doing, self._update)
 
     async def _seek(self) -> None:
-        async def doing(admin: Admin) -> str:
-            await admin.subscriptions.seek(self._id, _start(str(self._to.value or "").strip()))
+        async def doing(admin: Admin) -> str | None:
+            to = _start(str(self._to.value or "").strip())
+            if not await confirm(_lost_by_seek(shown.plain(self._id), to, shown.many(self._lag, "message")), "Seek"):
+                return None
+            await admin.subscriptions.seek(self._id, to)
             return "It goes on from there."
 
         await self._frame.do("operator", doing, self._update)
 
     async def _delete(self) -> None:
-        question = f"Delete {shown.plain(self._id)}, its place and its dead letters? This cannot be taken back."
+        lost = f"{shown.many(self._lag, 'message')} that wait and {shown.many(self._dead, 'dead letter')}"
+        question = f"Delete {shown.plain(self._id)}, its place, {lost}? This cannot be taken back."
 
         async def doing(admin: Admin) -> str | None:
             async def delete(force: bool) -> str:
@@ -225,6 +237,17 @@ class _Shown:
 
 def _options(options: Mapping[str, Option]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(options.items()) if value is not None) or "–"
+
+
+def _lost_by_seek(name: str, to: Start, waiting: str) -> str:
+    """What a seek costs, as a question."""
+    if to == "earliest":
+        return f"Have {name} go on from the beginning? Everything that it has done is handed out again."
+    if to == "latest":
+        lost = f"{waiting} that it has not done, in flight and in retry included: they are never handed out"
+        return f"Have {name} go on with what is published next? That passes over {lost}."
+    again = "What it has done from there on is handed out again"
+    return f"Have {name} go on from {to}? {again}; of {waiting} that it has not done, those before it are passed over."
 
 
 def _start(text: str) -> Start:

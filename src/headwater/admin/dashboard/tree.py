@@ -106,7 +106,7 @@ class Tree:
         return Branch([level for level in found.levels if level.name == name], True, name, is_one=True)
 
     async def _load(self, parent: str, prefix: str, limit: int, after: str | None = None) -> Branch:
-        start = _before(prefix) if after is None else after
+        start = before(prefix) if after is None else after
         try:
             found: list[Level] = await self._admin.levels(parent, after=start, limit=limit + 1)
         except NotFound:
@@ -151,7 +151,7 @@ def _rate(value: float | None) -> str:
     return "" if value is None or value < 0.05 else f"{shown.brief(value)}/s"
 
 
-def _before(prefix: str) -> str | None:
+def before(prefix: str) -> str | None:
     """A name that stands right before all that begin with a prefix."""
     if not prefix:
         return None

@@ -1,4 +1,4 @@
-"""A search in a process of its own, which reads the folder beside its owner and takes what the others leave of the
+"""A search in a process of its own, which reads the folder beside its owner and takes little where others want the
 machine: nobody's publish waits for it.
 
 It is told on its input what to search, as a line of JSON; tells on its output how far it is, a line now and then, and
@@ -22,8 +22,8 @@ from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.errors import Failed, Gap, HeadwaterError
 from headwater.message import Headers, Message
 
-NICENESS = 19
-"""It works when nobody else wants to."""
+NICENESS = 15
+"""It takes little where others want the same core."""
 TELL_US = SECOND_US // 10
 ASKED_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 32 << 20
