@@ -41,7 +41,7 @@ from headwater.delivery.start import Start
 from headwater.delivery.states import States
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timers import Timers
-from headwater.errors import Closed, HeadwaterError, Malformed, ReadOnly
+from headwater.errors import Closed, HeadwaterError, Malformed, ReadOnly, Unavailable
 from headwater.events import Events
 from headwater.log.checks import Checks
 from headwater.log.publish import Part, Publish, Sent
@@ -150,8 +150,9 @@ class Core:
         """Whether `check_open` has nothing to say to whoever writes."""
         self._live: dict[Live | Ear | Bell | Replies, None] = {}
         self._consumers: dict[Ticket, Subscriber] = {}
-        self._forgotten: deque[Ear | Bell] = deque()
-        """Of readers that were garbage-collected: removed with the next one, or in time."""
+        self._forgotten: deque[Live | Ear | Bell] = deque()
+        """Of readers that were garbage-collected, or that left while nothing is done: removed with the next one, or in
+        time."""
         self._registries: dict[object, Registry] = {}
         self._registry_lock = threads.RLock()
         self.clock = SteadyClock(clock or SystemClock())
@@ -523,8 +524,12 @@ class Core:
 
     def _leave(self, reader: Live | Ear | Bell) -> None:
         self._live.pop(reader, None)
-        if not self._closed and (self._is_fed or not self.is_read_only):
+        if self._closed or (self.is_read_only and not self._is_fed):
+            return
+        try:
             self.dispatcher.listeners.leave(reader)
+        except Unavailable:  # nothing is done between groups at the moment
+            self._forgotten.append(reader)
 
     def _detach(self, subscriber: Subscriber, ticket: Ticket) -> None:
         subscriber.waiters.set(ticket, None)

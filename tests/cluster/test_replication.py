@@ -287,6 +287,20 @@ def test_a_leader_whose_lease_is_over_hands_out_and_shows_nothing_until_it_is_re
         assert [message.payload for message in consumer.batch(1, timeout_s=5)] == [b"1"]
 
 
+def test_whoever_reads_may_leave_while_the_engine_is_silent(led: Leader) -> None:
+    with led.bus.subscribe("home/#"), led.bus.follow("home/#"):
+        led.bus.publish("home/a", b"1")
+        led.engine.is_up = False
+        under_way = led.bus.publish_soon("home/a", b"2")
+        while not led.sequencer.is_suspended:
+            threading.Event().wait(0.001)
+    led.engine.is_up = True
+    under_way.result(10)
+    led.core.settle()
+    with led.bus.subscribe("away/#"):  # with which those are let go of
+        assert led.core.dispatcher.listeners.count == 1
+
+
 def test_a_message_of_eight_megabytes_is_one_record_of_many_parts(pair: tuple[Node, Node]) -> None:
     leader = pair[0].lead(1, part_bytes_max=(1 << 20) - 256)
     before = leader.engine.bed.last
