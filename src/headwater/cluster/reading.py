@@ -9,6 +9,7 @@ committed; nothing is written to the folder; what is published here is refused, 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
@@ -19,8 +20,9 @@ from headwater import threads
 from headwater.cluster.record import Entry, Rows
 from headwater.cluster.replica import Replica
 from headwater.core import Core
-from headwater.errors import ReadOnly
+from headwater.errors import HeadwaterError, ReadOnly
 from headwater.native.protocol import NativeProtocol
+from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.server.watch.cluster import ClusterView
 from headwater.settings import Loaded
@@ -41,6 +43,7 @@ OVER_BYTES_MAX = 64 << 20
 REFUSAL = "this node follows, and serves what was asked for with ?read=any: connect without it for anything else"
 
 _key = itemgetter(0)
+log = Log("headwater.cluster.reading")
 
 
 class Overlay:
@@ -164,7 +167,12 @@ class Reading:
                 self._has_news = self._is_anew = self._is_other = False
             if is_other:
                 self.server.loop.call_soon_threadsafe(self.server.reload)
-            self.core.see(anew=is_anew)
+            pause_s = APART_S
+            try:
+                self.core.see(anew=is_anew)
+            except (HeadwaterError, OSError) as error:
+                log.at_will(logging.WARNING, "not-shown", reason=error, advice="it is tried again")
+                pause_s, self._is_anew, self._has_news = WAKE_S_MAX, True, True
             with self._work:
                 if not self._is_over:
-                    self._work.wait(APART_S)
+                    self._work.wait(pause_s)
