@@ -15,7 +15,7 @@ CHECK_WORKERS ?= -n 3 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs docs-serve mutants bench bench-peers compiled dist release soak screenshots fmt clean java chromium clients
+.PHONY: help demo test check docs docs-serve mutants bench bench-peers compiled dist release soak screenshots fmt clean java jvm chromium clients
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ help: ## show this list
 demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and query before your eyes
 	$(BIN)/headwater demo
 
-test: $(INSTALLED) java chromium clients ## lint, formatting, types and tests
+test: $(INSTALLED) java jvm chromium clients ## lint, formatting, types and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -91,6 +91,16 @@ java:
 			echo "Spark needs Java 17 or newer, and there is none; on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless" >&2; \
 			exit 1; \
 		fi; }
+
+jvm: $(INSTALLED) ## build/jvm: the reader in Spark's own process, which sessions take from there
+	@command -v javac >/dev/null || [ -x "$$JAVA_HOME/bin/javac" ] || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+		echo "apt-get install openjdk-17-jdk-headless"; \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends openjdk-17-jdk-headless >/dev/null || true; }
+	@if command -v javac >/dev/null || [ -x "$$JAVA_HOME/bin/javac" ]; then \
+		$(BIN)/python jvm/build.py; \
+	else \
+		echo "there is no javac, so Spark has the Python reader alone; on Debian and Ubuntu: sudo apt-get install openjdk-17-jdk-headless" >&2; \
+	fi
 
 # MQTT clients from elsewhere; tests say which of them they go without.
 MQTT_JS := mqtt@5.16.0

@@ -1,4 +1,5 @@
-"""The wheel with compiled modules: made when COMPILE_HEADWATER=1 is set, and else nothing happens here.
+"""What a wheel has besides its sources: the jar of the reader that works in Spark's own process, where there are javac
+and pyspark to build it with (`jvm/build.py`); and compiled modules, when COMPILE_HEADWATER=1 is set.
 
 Which modules are compiled stands in pyproject.toml, under [tool.hatch.build.targets.wheel.hooks.custom]. Their sources
 stay in the wheel beside what was made of them, which Python prefers. Nothing is ever put under src/, where it would go
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import runpy
 import shutil
 import sys
 import tempfile
@@ -37,8 +39,8 @@ follow_imports = skip
 leave out the rest, and with it Spark, takes a tenth of the time."""
 
 
-class CompiledModules(BuildHookInterface[Any]):
-    """Adds to a wheel what mypyc makes of its modules."""
+class BuiltParts(BuildHookInterface[Any]):
+    """Adds to a wheel what javac makes of `jvm/`, and mypyc of its modules."""
 
     def dependencies(self) -> list[str]:
         """What the build needs: the compiler, and the packages whose types the modules use."""
@@ -46,9 +48,14 @@ class CompiledModules(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, unless the build is one for editing, whose modules change after it."""
-        if version == "editable" or not _is_wanted():
+        if version == "editable":
             return
         root = Path(self.root)
+        jar: Path | None = runpy.run_path(str(root / "jvm" / "build.py"))["build"]()
+        if jar is not None:
+            build_data["force_include"][str(jar)] = f"headwater/spark/{jar.name}"
+        if not _is_wanted():
+            return
         modules: list[str] = self.config["modules"]
         kept = root / "build" / "compiled" / _key(root, modules)
         if not kept.exists():

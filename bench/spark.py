@@ -1,7 +1,8 @@
 """How fast Spark reads the log: `python bench/spark.py [--rows 2000000] [--topics 1]`.
 
-Messages of 400 bytes in batches of 1,000, as a publisher sends them; an aggregate over every row, warm, the median of
-some runs; the start of the session is not counted.
+Messages of 400 bytes in batches of 1,000, as a publisher sends them; queries over every row, warm, the median of
+some runs; the start of the session is not counted. Each query goes to both readers and to zstd Parquet of the same
+rows by turns, and the last column says how much longer it took than the latter.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import headwater
 from headwater.spark import session
+from headwater.spark.jar import find
 
 AGGREGATE = ("count(*)", "sum(length(payload))", "max(offset)", "max(timestamp)", "max(topic)")
+QUERIES: dict[str, Callable[[Any], Any]] = {
+    "count": lambda frame: frame.count(),
+    "groupBy topic": lambda frame: frame.groupBy("topic").count().collect(),
+    "sum(length(payload))": lambda frame: frame.selectExpr("sum(length(payload))").collect(),
+    "aggregate": lambda frame: frame.selectExpr(*AGGREGATE).collect(),
+}
 BATCH = 1000
 PAYLOAD_BYTES = 400
 
@@ -72,6 +82,7 @@ def main() -> None:
 
             return run
 
+        compare(spark, folder, f"{temporary}/parquet", args)
         tail = f"offset > {args.rows - 1000}"
         report("folder, all columns", aggregate("true", data=folder), args)
         report("folder, one topic", aggregate("topic = 'home/device0/temp'", data=folder), args)
@@ -79,6 +90,30 @@ def main() -> None:
         with served(folder) as url:
             report("server, all columns", aggregate("true", url=url), args)
         spark.stop()
+
+
+def compare(spark: Any, folder: str, parquet: str, args: argparse.Namespace) -> None:
+    """Both readers and Parquet, by turns."""
+    source = spark.read.format("headwater").option("data", folder)
+    source.load().write.option("compression", "zstd").parquet(parquet)
+    readers = ("python",) if find() is None else ("python", "jvm")
+    frames: dict[str, Callable[[], Any]] = {"parquet": lambda: spark.read.parquet(parquet)}
+    for reader in readers:
+        frames[reader] = partial(source.option("reader", reader).load)
+    for query, ask in QUERIES.items():
+        times: dict[str, list[float]] = {name: [] for name in frames}
+        for _ in range(args.runs + 1):
+            for name, load in frames.items():
+                start = time.perf_counter()
+                ask(load())
+                times[name].append(time.perf_counter() - start)
+        peer = statistics.median(times["parquet"][1:])
+        for name, taken in times.items():
+            median = statistics.median(taken[1:])
+            print(
+                f"{query:22} {name:8} {args.rows / median:12,.0f} rows/s   {median:.2f} s   {median / peer:.2f}x",
+                flush=True,
+            )
 
 
 @contextmanager

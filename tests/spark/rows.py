@@ -1,4 +1,5 @@
-"""Reading as Spark's planner and tasks do, without Spark; and what a replay says about the same folder."""
+"""Reading as Spark's planner and tasks do, without Spark, or by the reader in its own process, which needs it; and what
+a replay says about the same folder."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ import headwater.bus
 from headwater.message import Message
 from headwater.spark.options import check_batch, read_options
 from headwater.spark.reading import PushingReader
+from spark import jvm
 
 SCHEMA = StructType(
     [
@@ -52,6 +54,8 @@ def batches(place: object, filters: Sequence[Filter] = (), **options: object) ->
 
 def partitions(place: object, filters: Sequence[Filter] = (), **options: object) -> list[list[Row]]:
     """The rows of each partition."""
+    if jvm.SPARK is not None:
+        return jvm.partitions(place, filters, **options)
     return [
         [row_of(row) for batch in part for row in checked(batch).to_pylist()]
         for part in batches(place, filters, **options)

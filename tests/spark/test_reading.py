@@ -1,4 +1,5 @@
-"""Reading folders as Spark's planner and tasks do: the same messages as a replay, however they are cut."""
+"""Reading folders as Spark's planner and tasks do: the same messages as a replay, however they are cut, and whichever
+reader it is: each test is for both."""
 
 from __future__ import annotations
 
@@ -19,12 +20,24 @@ from headwater.spark.pieces import Pieces
 from headwater.spark.reading import keep_what_is_loaded
 from headwater.spark.spans import pack
 from headwater.store.log import Hole
+from spark import jvm
 from spark.beside import Owner
 from spark.rows import batches, partitions, replayed, rows
 
+pytestmark = pytest.mark.xdist_group("spark")
 KIB = 1024
 SMALL = headwater.Config(segment_bytes=64 * KIB)
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module", params=["python", "jvm"], autouse=True)
+def reader(request: pytest.FixtureRequest):
+    """Which of the readers `rows` and `partitions` use."""
+    if request.param == "python":
+        yield
+    else:
+        with jvm.reading(request.getfixturevalue("spark")):
+            yield
 
 
 def fill(bus: headwater.bus.Bus, root: str = "home", count: int = 300, size: int = 700) -> None:
@@ -70,9 +83,9 @@ def test_what_a_worker_has_loaded_is_left_out_of_its_collections_once(folder):
     gc.unfreeze()
     keep_what_is_loaded.cache_clear()
     try:
-        rows(folder)
+        batches(folder)
         kept = gc.get_freeze_count()
-        rows(folder)
+        batches(folder)
         assert 0 < gc.get_freeze_count() <= kept
     finally:
         gc.unfreeze()

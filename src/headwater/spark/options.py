@@ -14,6 +14,7 @@
 | subscription          | of a stream: what stands on the broker where the query is      |           |
 | subscriptionExpireAfterS | the query not having run for so long, it is given up        | 35 days   |
 | pushFilters           | let a query's filters prune what is read (batch reads)         | false     |
+| reader                | jvm, python, or auto: the one in Spark's process if it can     | auto      |
 | table                 | messages, dead_letters, subscriptions or message_states        | messages  |
 """
 
@@ -53,9 +54,11 @@ NAMES = (
     "subscriptionExpireAfterS",
     "pushFilters",
     "typed",
+    "reader",
     "table",
 )
-OF_ANY_TABLE = ("data", "url", "table")
+AUTO, JVM, PYTHON = READERS = ("auto", "jvm", "python")
+OF_ANY_TABLE = ("data", "url", "reader", "table")
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
 OFFSET_MAX = (1 << 48) - 1
 """As far as watermarks count."""
@@ -96,6 +99,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
     table: str
     lake: str | None = None
+    reader: str = AUTO
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -131,6 +135,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         typed=_flag("typed", options, default=False),
         table=table,
         lake=_lake(options),
+        reader=_reader(options),
     )
 
 
@@ -178,6 +183,13 @@ def _table(options: Mapping[str, str]) -> str:
             if name not in OF_ANY_TABLE and name.lower() in options:
                 raise Malformed(f'option "{name}" says nothing about table "{table}"; leave it out, and use a filter')
     return table
+
+
+def _reader(options: Mapping[str, str]) -> str:
+    reader = options.get("reader", AUTO).lower()
+    if reader not in READERS:
+        raise Malformed(f'option "reader" is "{reader}"; use one of {", ".join(READERS)}')
+    return reader
 
 
 def _folder(data: str) -> str:

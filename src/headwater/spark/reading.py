@@ -153,7 +153,8 @@ def keep_what_is_loaded() -> None:
     gc.freeze()
 
 
-def _pieces(options: ReadOptions, span: Span) -> Iterable[Piece]:
+def pieces_of(options: ReadOptions, span: Span) -> Iterable[Piece]:
+    """The batches of a span, and what is gone of it."""
     if options.data is not None:
         return Pieces(options.data, span)
     return served_pieces(options.url or "", options.topics, span)
@@ -162,7 +163,7 @@ def _pieces(options: ReadOptions, span: Span) -> Iterable[Piece]:
 def _batches(
     options: ReadOptions, span: Span, columns: Columns, archived: Callable[[Span], Iterator[Any]]
 ) -> Iterator[Any]:
-    for piece in _pieces(options, span):
+    for piece in pieces_of(options, span):
         if isinstance(piece, Hole):
             yield columns.make()
             for kept in _kept(options, span, piece):

@@ -11,11 +11,13 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from headwater.errors import Failed
+from headwater.spark.jar import find
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUIET = Path(__file__).with_name("quiet.properties")
+JARS = "spark.jars"
 SETTINGS = {
     # A filter on root, topic, offset or timestamp then prunes what is read.
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -52,7 +54,7 @@ def session(
     if not logs:
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={QUIET.as_uri()}"
     builder = SparkSession.builder.appName(name)
-    for key, value in {**settings, **(conf or {})}.items():
+    for key, value in _with_jar({**settings, **(conf or {})}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if not logs:
@@ -60,6 +62,15 @@ def session(
         # PySpark prints each error of a query, with Java's stack, before it raises it.
         PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     return spark
+
+
+def _with_jar(settings: dict[str, str]) -> dict[str, str]:
+    """With the reader that works in Spark's own process, where there is one for this Spark."""
+    jar = find()
+    if jar is None:
+        return settings
+    named = settings.get(JARS)
+    return {**settings, JARS: f"{named},{jar}" if named else str(jar)}
 
 
 def _check_java() -> None:

@@ -6,7 +6,7 @@ task need not search. Cutting is arithmetic on what the planner found; no file i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -60,6 +60,49 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
+
+
+class AsOf:
+    """A log as it was when a frame was first read: of each root up to an offset, and no roots that came later."""
+
+    def __init__(self, log: Log, ends: Mapping[str, int] | None) -> None:
+        """Without `ends`, as it is now."""
+        self._log = log
+        self._ends = ends
+
+    @property
+    def bus_id(self) -> str:
+        return self._log.bus_id
+
+    def refresh(self) -> None:
+        self._log.refresh()
+
+    def extents(self, topics: str) -> list[Extent]:
+        found = self._log.extents(topics)
+        ends = self._ends
+        if ends is None:
+            return found
+        return [
+            msgspec.structs.replace(extent, end=max(extent.first, min(extent.end, ends[extent.root])))
+            for extent in found
+            if extent.root in ends
+        ]
+
+    def schemas(self) -> list[SchemaInfo]:
+        return self._log.schemas()
+
+    def offset_at(self, root: str, time_us: int) -> int:
+        found = self._log.offset_at(root, time_us)
+        return found if self._ends is None else min(found, self._ends.get(root, found))
+
+    def bytes_between(self, root: str, first: int, last: int) -> int:
+        return self._log.bytes_between(root, first, last)
+
+    def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
+        return self._log.spans(root, first, last, bytes_max, messages_max)
+
+    def close(self) -> None:
+        self._log.close()
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -1,0 +1,67 @@
+package headwater.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.Map;
+import org.apache.spark.QueryContext;
+import org.apache.spark.api.python.PythonException;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.*;
+import org.apache.spark.sql.sources.DataSourceRegister;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * {@code format("headwater")} where this jar is on the class path: of two sources of one name Spark takes the one in its
+ * own process before the one in Python.
+ *
+ * <p>It is the Python source, but for one thing: messages are read by a {@link HeadwaterScan} where Python says that this
+ * reader can. The sink, the other tables, and what is wrong with options stay with Python.
+ */
+public final class HeadwaterSource extends PythonDataSourceV2 implements DataSourceRegister {
+  static final String NAME = "headwater";
+
+  /** An error of Headwater's, in the words in which Python says it; Spark shows it as it does other errors of Python. */
+  static final class Failed extends PythonException {
+    Failed(String message, Throwable cause) {
+      super(message, cause, scala.Option.empty(), scala.collection.immutable.Map$.MODULE$.empty(), new QueryContext[0]);
+    }
+  }
+
+  /** Where each root ended when a frame was first read: every later read of the frame ends there, too. */
+  static final class Snapshot {
+    JsonNode ends;
+  }
+
+  @Override public String shortName() {
+    return NAME;
+  }
+
+  @Override public StructType inferSchema(CaseInsensitiveStringMap options) {
+    JsonNode told = described(options, null);
+    return told == null ? super.inferSchema(options) : StructType.fromDDL(told.get("schema").asText());
+  }
+
+  @Override public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    Snapshot snapshot = new Snapshot();
+    return new PythonTable(this, NAME, schema) {
+      @Override public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+        JsonNode told = described(options, schema);
+        return told == null ? super.newScanBuilder(options)
+            : new HeadwaterScan(options.asCaseSensitiveMap(), schema, told.get("place").asText(), snapshot);
+      }
+    };
+  }
+
+  /** What Python says of options that this reader serves; null where the Python source is to go on, or to complain. */
+  private static JsonNode described(CaseInsensitiveStringMap options, StructType schema) {
+    try (Planner planner = Planner.of(Planner.python())) {
+      JsonNode told = planner.ask(Planner.request("describe", options.asCaseSensitiveMap())
+          .put("schema", schema == null ? null : schema.json()));
+      return told.get("reader").asText().equals("jvm") ? told : null;
+    } catch (Failed error) {
+      return null;
+    }
+  }
+}
