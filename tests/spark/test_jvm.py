@@ -14,19 +14,15 @@ from pyspark.errors import PySparkException
 
 import headwater
 from headwater.errors import Gap
-from headwater.spark.options import read_options
-from headwater.spark.planner import pattern_of, python_reads
 from headwater.store import folder as folders
 from headwater.store.batch import checksum, seal_header
 from headwater.store.body import FIXED
 from headwater.store.files import DiskFiles
 from headwater.store.segment import walk
-from headwater.topics.name import compile_filter
 from spark import jvm
 from spark.rows import batches, by_place, checked, replayed, row_of
 from spark.test_reading import SMALL, fill
 from store.test_body import MESSAGES, PLAIN, Given
-from topics.test_name import FILTERS, TOPICS
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -38,7 +34,9 @@ def session(spark):
 
 
 def rows_of_python(place: object, **options: object):
-    return by_place(row_of(row) for part in batches(place, **options) for some in part for row in checked(some).to_pylist())
+    return by_place(
+        row_of(row) for part in batches(place, **options) for some in part for row in checked(some).to_pylist()
+    )
 
 
 def rows_of_jvm(place: object, **options: object):
@@ -118,13 +116,6 @@ def test_a_body_with_impossible_columns_is_an_error_that_names_it(tmp_path):
         assert rows(tmp_path / "data", failOnDataLoss=False) == []
 
 
-@given(FILTERS, TOPICS)
-def test_a_pattern_matches_what_its_filter_does(filter: str, topic: str):
-    import re
-
-    assert bool(re.fullmatch(pattern_of(filter), topic, re.DOTALL)) == compile_filter(filter)(topic)
-
-
 # Which reader it is
 
 
@@ -162,14 +153,6 @@ def test_filters_and_limits_prune_what_is_read_and_every_use_of_a_frame_is_right
     assert sorted((row.root, row.offset) for row in both.collect()) == [("home", 1), ("office", 2)]
     assert len(frame.limit(3).collect()) == 3
     assert frame.where("topic like 'home/3%' or offset < 3").limit(100).count() == 60 + 4
-
-
-@pytest.mark.parametrize("options", [{"typed": "true"}, {"lake": "lake"}, {"table": "subscriptions"}])
-def test_what_the_python_reader_alone_does_is_left_to_it(options):
-    asked = {"data": "x", **options}
-    assert python_reads(read_options(asked)) is not None
-    with pytest.raises(headwater.Malformed, match='"reader" is "jvm"'):
-        python_reads(read_options({**asked, "reader": "jvm"}))
 
 
 def test_a_wrong_reader_is_refused(session, tmp_path):

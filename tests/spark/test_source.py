@@ -97,7 +97,7 @@ def test_a_session_without_push_down_reads_all_the_same(spark, folder):
     try:
         assert load(spark, folder).where("offset > 295").count() == 4
         with pytest.raises(PySparkException, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
-            load(spark, folder, pushFilters="true").count()
+            load(spark, folder, pushFilters="true", reader="python").count()
     finally:
         spark.conf.set(PUSH, "true")
 

@@ -18,24 +18,16 @@ final class Body {
 
   /** Why these bytes are no body. */
   static final class Bad extends Exception {
-    Bad(String why) {
-      super(why);
-    }
+    Bad(String why) { super(why); }
   }
 
   /** Values of varying length: where their ends stand, and their bytes. */
   record Values(long ends, long bytes, int count) {
-    long start(int row) {
-      return bytes + int32(ends, row);
-    }
+    long start(int row) { return bytes + int32(ends, row); }
 
-    int length(int row) {
-      return int32(ends, row + 1) - int32(ends, row);
-    }
+    int length(int row) { return int32(ends, row + 1) - int32(ends, row); }
 
-    UTF8String text(int row) {
-      return UTF8String.fromAddress(null, start(row), length(row));
-    }
+    UTF8String text(int row) { return UTF8String.fromAddress(null, start(row), length(row)); }
   }
 
   record Purge(Predicate<String> hides, long upto) {}
@@ -143,22 +135,14 @@ final class Body {
     }
   }
 
-  int topic(int row) {
-    return int32(index, row);
-  }
+  int topic(int row) { return int32(index, row); }
 
-  boolean hasKey(int row) {
-    return keyBits != 0 && (Platform.getByte(null, keyBits + row / 8) >> (row & 7) & 1) != 0;
-  }
+  boolean hasKey(int row) { return keyBits != 0 && (Platform.getByte(null, keyBits + row / 8) >> (row & 7) & 1) != 0; }
 
   /** The first of a message's pairs; of the one behind the last message, how many there are. */
-  int pair(int row) {
-    return int32(pairs, row);
-  }
+  int pair(int row) { return int32(pairs, row); }
 
-  private static int int32(long column, int row) {
-    return Platform.getInt(null, column + 4L * row);
-  }
+  private static int int32(long column, int row) { return Platform.getInt(null, column + 4L * row); }
 
   /** Where the next column begins, which has so many bytes. */
   private long column(long bytes) throws Bad {

@@ -36,12 +36,8 @@ final class Carried extends Pieces {
       offset = told.get("first").asLong();
       reached = told.get("last").asLong() + 1;
       return true;
-    } catch (IOException error) {
-      throw planner.gone(error);
-    }
+    } catch (IOException error) { throw planner.gone(error); }
   }
 
-  @Override public void close() {
-    planner.close();
-  }
+  @Override public void close() { planner.close(); }
 }

@@ -35,27 +35,21 @@ final class HeadwaterScan
     this.snapshot = snapshot;
   }
 
-  @Override public void pruneColumns(StructType required) {
-    columns = required;
-  }
+  @Override public void pruneColumns(StructType required) { columns = required; }
 
   @Override public Filter[] pushFilters(Filter[] filters) {
     pushed = Arrays.stream(filters).filter(this::isTaken).toArray(Filter[]::new);
     return filters;
   }
 
-  @Override public Filter[] pushedFilters() {
-    return pushed;
-  }
+  @Override public Filter[] pushedFilters() { return pushed; }
 
   @Override public boolean pushLimit(int rows) {
     limit = rows;
     return true;
   }
 
-  @Override public boolean isPartiallyPushed() {
-    return true;
-  }
+  @Override public boolean isPartiallyPushed() { return true; }
 
   private boolean isTaken(Filter filter) {
     String test = TESTS.get(filter.getClass().getSimpleName());
@@ -81,26 +75,16 @@ final class HeadwaterScan
     return true;
   }
 
-  @Override public Scan build() {
-    return this;
-  }
-
-  @Override public StructType readSchema() {
-    return columns;
-  }
+  @Override public Scan build() { return this; }
+  @Override public StructType readSchema() { return columns; }
 
   @Override public String description() {
     return "headwater " + place + " (in Spark's own process), columns: " + Arrays.toString(columns.fieldNames())
         + ", pushed: " + Arrays.toString(pushed) + (limit < 0 ? "" : ", limit: " + limit);
   }
 
-  @Override public ColumnarSupportMode columnarSupportMode() {
-    return ColumnarSupportMode.SUPPORTED;
-  }
-
-  @Override public Batch toBatch() {
-    return this;
-  }
+  @Override public ColumnarSupportMode columnarSupportMode() { return ColumnarSupportMode.SUPPORTED; }
+  @Override public Batch toBatch() { return this; }
 
   @Override public MicroBatchStream toMicroBatchStream(String checkpoint) {
     return new HeadwaterStream(options, columns);
@@ -113,15 +97,11 @@ final class HeadwaterScan
         JsonNode told = planner.ask(asked.set("ends", snapshot.ends));
         snapshot.ends = told.get("ends");
         return SpansReader.partitions(told, options);
-      } catch (HeadwaterSource.Failed error) {
-        throw refused("plan", error);
-      }
+      } catch (HeadwaterSource.Failed error) { throw refused("plan", error); }
     }
   }
 
-  @Override public PartitionReaderFactory createReaderFactory() {
-    return new SpansReader.Factory(columns, limit);
-  }
+  @Override public PartitionReaderFactory createReaderFactory() { return new SpansReader.Factory(columns, limit); }
 
   /** An error as Spark has it of a source in Python. */
   static RuntimeException refused(String action, HeadwaterSource.Failed error) {

@@ -34,9 +34,7 @@ public final class HeadwaterSource extends PythonDataSourceV2 implements DataSou
     JsonNode ends;
   }
 
-  @Override public String shortName() {
-    return NAME;
-  }
+  @Override public String shortName() { return NAME; }
 
   @Override public StructType inferSchema(CaseInsensitiveStringMap options) {
     JsonNode told = described(options, null);
@@ -60,8 +58,6 @@ public final class HeadwaterSource extends PythonDataSourceV2 implements DataSou
       JsonNode told = planner.ask(Planner.request("describe", options.asCaseSensitiveMap())
           .put("schema", schema == null ? null : schema.json()));
       return told.get("reader").asText().equals("jvm") ? told : null;
-    } catch (Failed error) {
-      return null;
-    }
+    } catch (Failed error) { return null; }
   }
 }

@@ -24,13 +24,9 @@ final class HeadwaterStream implements MicroBatchStream, SupportsTriggerAvailabl
   private static final class Place extends Offset {
     private final String json;
 
-    Place(String json) {
-      this.json = json;
-    }
+    Place(String json) { this.json = json; }
 
-    @Override public String json() {
-      return json;
-    }
+    @Override public String json() { return json; }
   }
 
   private synchronized JsonNode ask(ObjectNode request) {
@@ -40,35 +36,24 @@ final class HeadwaterStream implements MicroBatchStream, SupportsTriggerAvailabl
         planner.ask(Planner.request("stream", options));
       }
       return planner.ask(request);
-    } catch (HeadwaterSource.Failed error) {
-      throw HeadwaterScan.refused(request.get("ask").asText(), error);
-    }
+    } catch (HeadwaterSource.Failed error) { throw HeadwaterScan.refused(request.get("ask").asText(), error); }
   }
 
-  private static ObjectNode request(String what) {
-    return Planner.request(what, Map.of());
-  }
+  private static ObjectNode request(String what) { return Planner.request(what, Map.of()); }
 
   private static Offset place(JsonNode told) {
     return told.has("place") ? new Place(told.get("place").asText()) : null;
   }
 
-  @Override public Offset initialOffset() {
-    return place(ask(request("initial")));
-  }
-
-  @Override public Offset deserializeOffset(String json) {
-    return new Place(json);
-  }
+  @Override public Offset initialOffset() { return place(ask(request("initial"))); }
+  @Override public Offset deserializeOffset(String json) { return new Place(json); }
 
   @Override public ReadLimit getDefaultReadLimit() {
     long rows = ask(request("limit")).get("rows").asLong();
     return rows == 0 ? ReadLimit.allAvailable() : ReadLimit.maxRows(rows);
   }
 
-  @Override public void prepareForTriggerAvailableNow() {
-    ask(request("available_now"));
-  }
+  @Override public void prepareForTriggerAvailableNow() { ask(request("available_now")); }
 
   @Override public Offset latestOffset() {
     throw new UnsupportedOperationException("Spark asks with a start and a limit");
@@ -79,22 +64,15 @@ final class HeadwaterStream implements MicroBatchStream, SupportsTriggerAvailabl
     return place(ask(request("latest").put("start", start.json()).put("rows", rows)));
   }
 
-  @Override public Offset reportLatestOffset() {
-    return place(ask(request("report")));
-  }
+  @Override public Offset reportLatestOffset() { return place(ask(request("report"))); }
 
   @Override public InputPartition[] planInputPartitions(Offset start, Offset end) {
     ObjectNode asked = request("partitions").put("start", start.json()).put("end", end.json());
     return SpansReader.partitions(ask(asked), options);
   }
 
-  @Override public PartitionReaderFactory createReaderFactory() {
-    return new SpansReader.Factory(columns, -1);
-  }
-
-  @Override public void commit(Offset end) {
-    ask(request("commit").put("end", end.json()));
-  }
+  @Override public PartitionReaderFactory createReaderFactory() { return new SpansReader.Factory(columns, -1); }
+  @Override public void commit(Offset end) { ask(request("commit").put("end", end.json())); }
 
   @Override public synchronized void stop() {
     if (planner != null) {

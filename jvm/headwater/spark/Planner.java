@@ -63,9 +63,7 @@ final class Planner implements AutoCloseable {
   static JsonNode parse(String text) {
     try {
       return JSON.readTree(text);
-    } catch (JsonProcessingException error) {
-      throw new HeadwaterSource.Failed("no JSON: " + text, error);
-    }
+    } catch (JsonProcessingException error) { throw new HeadwaterSource.Failed("no JSON: " + text, error); }
   }
 
   /** What it answers; an error of Headwater's is thrown. */
@@ -75,9 +73,7 @@ final class Planner implements AutoCloseable {
       process.getOutputStream().write((request + "\n").getBytes(StandardCharsets.UTF_8));
       process.getOutputStream().flush();
       return answer();
-    } catch (IOException error) {
-      throw gone(error);
-    }
+    } catch (IOException error) { throw gone(error); }
   }
 
   /** The next line; after one that says "more", another follows. */

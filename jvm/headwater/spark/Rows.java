@@ -55,39 +55,27 @@ final class Rows {
       long offset = offset(row);
       long expiry = body.expiries == 0 ? 0 : Platform.getLong(null, body.expiries + 8L * row);
       if (topics.wants[topic] && offset > topics.purgedUpto[topic] && offset >= first && offset <= last
-          && (expiry <= 0 || expiry > nowUs)) {
-        picked[found++] = row;
-      }
+          && (expiry <= 0 || expiry > nowUs)) { picked[found++] = row; }
     }
     return found;
   }
 
-  private long offset(int row) {
-    return firstOffset + (deltas == null ? row : deltas[row]);
-  }
+  private long offset(int row) { return firstOffset + (deltas == null ? row : deltas[row]); }
 
-  private int row(int at) {
-    return isPicked ? picked[at] : at;
-  }
+  private int row(int at) { return isPicked ? picked[at] : at; }
 
   private ColumnVector column(StructField field) {
     DataType type = field.dataType();
     return switch (field.name()) {
       case "root" -> text(type, root);
       case "topic" -> new Column(type) {
-        @Override public UTF8String getUTF8String(int at) {
-          return body.topics.names[body.topic(row(at))];
-        }
+        @Override public UTF8String getUTF8String(int at) { return body.topics.names[body.topic(row(at))]; }
       };
       case "offset" -> new Column(type) {
-        @Override public long getLong(int at) {
-          return offset(row(at));
-        }
+        @Override public long getLong(int at) { return offset(row(at)); }
       };
       case "timestamp" -> new Column(type) {
-        @Override public long getLong(int at) {
-          return Platform.getLong(null, body.times + 8L * row(at));
-        }
+        @Override public long getLong(int at) { return Platform.getLong(null, body.times + 8L * row(at)); }
       };
       case "key" -> new Binary(type, true);
       case "payload" -> new Binary(type, false);
@@ -104,9 +92,7 @@ final class Rows {
 
   /** Spark's, which has the same in all rows, until a kind of it says otherwise. */
   private abstract static class Column extends ConstantColumnVector {
-    Column(DataType type) {
-      super(1, type);
-    }
+    Column(DataType type) { super(1, type); }
   }
 
   /** Keys or payloads. */
@@ -118,17 +104,9 @@ final class Rows {
       this.isKey = isKey;
     }
 
-    @Override public boolean hasNull() {
-      return isKey;
-    }
-
-    @Override public boolean isNullAt(int at) {
-      return isKey && !body.hasKey(row(at));
-    }
-
-    @Override public byte[] getBinary(int at) {
-      return isNullAt(at) ? null : getBinaryView(at).getBytes();
-    }
+    @Override public boolean hasNull() { return isKey; }
+    @Override public boolean isNullAt(int at) { return isKey && !body.hasKey(row(at)); }
+    @Override public byte[] getBinary(int at) { return isNullAt(at) ? null : getBinaryView(at).getBytes(); }
 
     @Override public BinaryView getBinaryView(int at) {
       int row = row(at);
@@ -170,8 +148,6 @@ final class Rows {
       texts = places.stream().map(place -> values.text(place).copy()).toArray(UTF8String[]::new);
     }
 
-    @Override public UTF8String getUTF8String(int at) {
-      return texts[at];
-    }
+    @Override public UTF8String getUTF8String(int at) { return texts[at]; }
   }
 }

@@ -21,9 +21,7 @@ final class SpansReader implements PartitionReader<ColumnarBatch> {
   }
 
   record Factory(StructType columns, int limit) implements PartitionReaderFactory {
-    @Override public boolean supportColumnarReads(InputPartition partition) {
-      return true;
-    }
+    @Override public boolean supportColumnarReads(InputPartition partition) { return true; }
 
     @Override public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
       return new SpansReader((Partition) partition, this);
@@ -79,9 +77,7 @@ final class SpansReader implements PartitionReader<ColumnarBatch> {
     return false;
   }
 
-  @Override public ColumnarBatch get() {
-    return batch;
-  }
+  @Override public ColumnarBatch get() { return batch; }
 
   @Override public void close() throws IOException {
     if (pieces != null) {

@@ -89,9 +89,7 @@ final class Walk extends Pieces {
     int rootBytes = buffer.getShort(at + 58) & 0xFFFF;
     int producerBytes = buffer.getShort(at + 60) & 0xFFFF;
     if (buffer.getInt(at) != MAGIC || headerBytes != aligned(HEADER_BYTES + rootBytes + producerBytes)
-        || !has(headerBytes)) {
-      return false;
-    }
+        || !has(headerBytes)) { return false; }
     at = (int) (place - filled);
     crc.reset();
     crc.update(secret);
@@ -153,13 +151,9 @@ final class Walk extends Pieces {
     return buffer.duplicate().limit((int) (at + count)).position((int) at);
   }
 
-  private long u32(int at) {
-    return Integer.toUnsignedLong(buffer.getInt(at));
-  }
+  private long u32(int at) { return Integer.toUnsignedLong(buffer.getInt(at)); }
 
-  private static long aligned(long bytes) {
-    return bytes + 7 & -8;
-  }
+  private static long aligned(long bytes) { return bytes + 7 & -8; }
 
   private static ByteBuffer direct(int bytes) {
     return ByteBuffer.allocateDirect(bytes).order(ByteOrder.LITTLE_ENDIAN);
