@@ -35,3 +35,15 @@ def spark() -> Iterator[SparkSession]:
     made = session("headwater-tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module", params=["python", "jvm"])
+def reader(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Which of the two readers `rows` and `partitions` of `spark.rows` ask: a module that uses this is run for both."""
+    if request.param == "python":
+        yield request.param
+        return
+    from spark import jvm
+
+    with jvm.reading(request.getfixturevalue("spark")):
+        yield request.param

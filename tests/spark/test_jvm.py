@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,13 +34,13 @@ def session(spark):
         yield spark
 
 
-def rows_of_python(place: object, **options: object):
+def rows_of_python(place: object, **options: Any):
     return by_place(
         row_of(row) for part in batches(place, **options) for some in part for row in checked(some).to_pylist()
     )
 
 
-def rows_of_jvm(place: object, **options: object):
+def rows_of_jvm(place: object, **options: Any):
     return by_place(row for part in jvm.partitions(place, **options) for row in part)
 
 

@@ -20,24 +20,13 @@ from headwater.spark.pieces import Pieces
 from headwater.spark.reading import keep_what_is_loaded
 from headwater.spark.spans import pack
 from headwater.store.log import Hole
-from spark import jvm
 from spark.beside import Owner
 from spark.rows import batches, partitions, replayed, rows
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("reader")]
 KIB = 1024
 SMALL = headwater.Config(segment_bytes=64 * KIB)
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module", params=["python", "jvm"], autouse=True)
-def reader(request: pytest.FixtureRequest):
-    """Which of the readers `rows` and `partitions` use."""
-    if request.param == "python":
-        yield
-    else:
-        with jvm.reading(request.getfixturevalue("spark")):
-            yield
 
 
 def fill(bus: headwater.bus.Bus, root: str = "home", count: int = 300, size: int = 700) -> None:

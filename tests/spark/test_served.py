@@ -20,7 +20,7 @@ from server.site import until
 from spark.rows import SCHEMA, replayed, rows
 from spark.test_reading import SMALL, fill, retained_from
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("reader")]
 
 
 @pytest.fixture(scope="module")

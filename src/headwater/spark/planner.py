@@ -17,7 +17,6 @@ which the Python source says it. It ends with who asks it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import traceback
@@ -235,13 +234,12 @@ def serve(asked: BinaryIO, answered: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Answer on what was stdout, which nobody else is to write to."""
-    with os.fdopen(os.dup(1), "wb") as answered:
-        os.dup2(2, 1)
-        try:
-            serve(sys.stdin.buffer, answered)
-        except (BrokenPipeError, KeyboardInterrupt):
-            pass  # who asked has gone
+    """Answer on stdout, to which nobody else is to write."""
+    answered, sys.stdout = sys.stdout.buffer, sys.stderr
+    try:
+        serve(sys.stdin.buffer, answered)
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass  # who asked has gone
 
 
 if __name__ == "__main__":
