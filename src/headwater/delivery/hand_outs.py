@@ -37,10 +37,11 @@ class HandOuts:
 
     def note(self, leases: Sequence[Lease]) -> None:
         """These were handed out."""
-        if self._touched:
-            self._clear_done()
+        spare = self._done() if self._touched else []
         for lease in leases:
-            self.noted[lease.number] = (lease, self._put(lease.lane, lease.offsets))
+            self.noted[lease.number] = (lease, self._put(lease.lane, lease.offsets, spare))
+        if spare:
+            self._notes.clear(spare)
 
     def on_ack(self, lease: Lease) -> None:
         """Something of a lease is acked; the note need not say so, as the ack is stored."""
@@ -65,16 +66,20 @@ class HandOuts:
         self.noted.clear()
         self._touched.clear()
 
-    def _clear_done(self) -> None:
+    def _done(self) -> list[int]:
+        """Slots of leases under which nothing is held any more."""
+        slots: list[int] = []
         for lease in self._touched:
             if lease.number in self.noted and not self._held_under(lease):
-                self._notes.clear(self.noted.pop(lease.number)[1])
+                slots += self.noted.pop(lease.number)[1]
         self._touched.clear()
+        return slots
 
-    def _put(self, lane: LaneId, offsets: Sequence[int]) -> list[int]:
+    def _put(self, lane: LaneId, offsets: Sequence[int], spare: list[int] | None = None) -> list[int]:
+        """Note offsets, in a spare slot if there is one; answers their slots."""
         sort, first, last = lane_number(lane), offsets[0], offsets[-1]
         if last - first + 1 == len(offsets):
-            return [self._notes.put(self._number, sort, first, last)]
+            return [self._notes.put(self._number, sort, first, last, spare.pop() if spare else None)]
         return [self._notes.put(self._number, sort, first, last) for first, last in _ranges(offsets)]
 
     def left(self) -> dict[LaneId, set[int]]:

@@ -296,7 +296,7 @@ class Subscription:
     def held_under(self, lease: Lease) -> list[int]:
         """What is in flight under a lease, or under what `extend` made of it."""
         lane = self.ledger.lane_of(lease)
-        if lane.in_flight.keys().isdisjoint(lease.offsets):
+        if not lane.in_flight or lane.in_flight.keys().isdisjoint(lease.offsets):
             return []
         return [offset for offset in lease.offsets if lane.is_held(lease, offset)]
 

@@ -73,12 +73,13 @@ class Notes:
         if owner in self._left:
             self.clear(slot for slot, _ in self._left.pop(owner))
 
-    def put(self, owner: int, sort: int, first: int, last: int) -> int:
-        """Note a range; answers the slot that it is in, to be cleared."""
-        try:
-            slot = self._free.pop()
-        except IndexError:
-            slot = next(self._next)
+    def put(self, owner: int, sort: int, first: int, last: int, slot: int | None = None) -> int:
+        """Note a range, in place of what a slot has if one is given; answers the slot that it is in, to be cleared."""
+        if slot is None:
+            try:
+                slot = self._free.pop()
+            except IndexError:
+                slot = next(self._next)
         if slot < SLOTS_MAX:
             at = slot * CELLS
             try:
