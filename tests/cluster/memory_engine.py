@@ -188,6 +188,10 @@ class MemoryEngine:
             raise Unavailable(f"{node} does not answer")
         return self.bed.handlers[node][verb](data)
 
+    def ask_all(self, verb: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
+        self._check()
+        return [handlers[verb](data) for handlers in self.bed.handlers.values()]
+
     def answer(self, node: str, handlers: Mapping[str, Handler]) -> None:
         self.bed.handlers[node] = handlers
 

@@ -169,7 +169,7 @@ def test_nodes_ask_each_other_and_are_told_what_went_wrong(engines: Engines):
 
     second.answer("n2", {"double": lambda data: 2 * data, "fail": fail})
     assert first.ask("n2", "double", b"ab", 5) == b"abab"
-    with pytest.raises(Unavailable, match="not so, at all"):
+    with pytest.raises(Malformed, match="not so, at all"):
         first.ask("n2", "fail", b"", 5)
     with pytest.raises(Unavailable, match='"n3" does not answer'):
         first.ask("n3", "double", b"", 5)

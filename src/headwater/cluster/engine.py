@@ -128,6 +128,10 @@ class Engine(Protocol):
     def ask(self, node: str, verb: str, data: bytes, timeout_s: float) -> bytes:
         """What another node's handler answers; raises `Unavailable` if none does, or the error that it raised."""
 
+    def ask_all(self, verb: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
+        """What the handlers of all nodes answer that are there, those that refuse left out; returns before time is up
+        once there are `enough`. Works without any row, and without a stream."""
+
     def answer(self, node: str, handlers: Mapping[str, Handler]) -> None:
         """Answer others' questions, in threads, under this name."""
 

@@ -62,6 +62,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     """Why it does not go on; empty if it does."""
     version: str = ""
+    is_cut_off: bool = False
+    """Whether the engine's stream is not the one that it has applied: it waits for one that is made anew."""
 
 
 class Members:

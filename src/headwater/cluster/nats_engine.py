@@ -23,7 +23,7 @@ from headwater.cluster.nats_connection import NO_MESSAGE, NO_STREAM, WRONG_LAST,
 from headwater.cluster.nats_reader import NatsReader
 from headwater.cluster.nats_rows import ASK_S, NatsRows
 from headwater.config import Clustering
-from headwater.errors import HeadwaterError, Malformed, Unavailable
+from headwater.errors import Conflict, HeadwaterError, Malformed, NotFound, Unavailable
 
 ANSWER_S = 2.0
 """How long the first attempt of a publish waits for its answer; each one after longer, up to"""
@@ -35,7 +35,11 @@ HEADERS_BYTES = 256
 LEASE = "leader"
 HANDLERS = 4
 """Threads that answer other nodes."""
-ERROR = "Headwater-Error"
+ERROR, CODE = "Headwater-Error", "Headwater-Code"
+REFUSALS: dict[str, type[HeadwaterError]] = {str(kind.code): kind for kind in (Conflict, NotFound, Malformed)}
+"""What another node's refusal is here, by its code; everything else is `Unavailable`."""
+NOBODY = "503"
+"""What a server says where nobody listens."""
 WRONG_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 
 
@@ -260,10 +264,40 @@ class NatsEngine:
             answer = self._connection.call(self._connection.request(subject, data, timeout_s), timeout_s + 1)
         except Unavailable as error:
             raise Unavailable(f'node "{node}" does not answer: {error.args[0]}') from None
-        said = (answer.headers or {}).get(ERROR)
+        headers = answer.headers or {}
+        said = headers.get(ERROR)
         if said is not None:
-            raise Unavailable(f'node "{node}" answers: {said}')
+            kind = REFUSALS.get(headers.get(CODE, ""), Unavailable)
+            raise kind(f'node "{node}" answers: {said}')
         return bytes(answer.data)
+
+    def ask_all(self, verb: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
+        return self._connection.call(self._ask_all(verb, data, timeout_s, enough), timeout_s + 1)
+
+    async def _ask_all(self, verb: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
+        client = self._connection.client
+        found: list[bytes] = []
+        is_enough = asyncio.Event()
+
+        async def heard(message: Any) -> None:
+            headers = message.headers or {}
+            if ERROR not in headers and headers.get("Status") != NOBODY:
+                found.append(bytes(message.data))
+            if len(found) >= enough:
+                is_enough.set()
+
+        inbox = client.new_inbox()
+        listening = await client.subscribe(inbox, cb=heard)
+        try:
+            await client.publish(f"hw.{self._settings.bus}.nodes.{verb}", data, reply=inbox)
+            await asyncio.wait_for(is_enough.wait(), timeout_s)
+        except TimeoutError:
+            pass
+        except Exception as error:  # whatever the library raises, nobody is there
+            raise Unavailable(f"the NATS servers cannot be asked: {str(error) or type(error).__name__}") from None
+        finally:
+            await listening.unsubscribe()
+        return found
 
     def answer(self, node: str, handlers: Mapping[str, Handler]) -> None:
         pool = self._handlers = self._handlers or threads.ThreadPoolExecutor(HANDLERS, "headwater-node")
@@ -275,7 +309,7 @@ class NatsEngine:
             try:
                 said = await loop.run_in_executor(pool, handler, message.data)
             except HeadwaterError as error:
-                said, headers = b"", {ERROR: one_line(str(error.args[0]))}
+                said, headers = b"", {ERROR: one_line(str(error.args[0])), CODE: str(error.code)}
             except Exception as error:  # a handler that fails fails one question
                 log.error("node-question-failed")
                 said, headers = b"", {ERROR: one_line(f"{type(error).__name__}: {error}")}
@@ -291,6 +325,7 @@ class NatsEngine:
 
         async def listen() -> None:
             await self._connection.client.subscribe(f"hw.{self._settings.bus}.node.{node}.*", cb=heard)
+            await self._connection.client.subscribe(f"hw.{self._settings.bus}.nodes.*", cb=heard)
             await self._connection.client.flush()
 
         self._connection.call(listen(), ASK_S)

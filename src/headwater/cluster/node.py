@@ -24,7 +24,7 @@ import msgspec
 
 from headwater import threads
 from headwater.clock import SECOND_US, Clock, SystemClock
-from headwater.cluster import adoption, candidate
+from headwater.cluster import adoption, candidate, rebuild
 from headwater.cluster.copies import Copies
 from headwater.cluster.digests import Digests
 from headwater.cluster.engine import Engine, Reader, ReaderLost, Seen, StreamLost
@@ -36,9 +36,10 @@ from headwater.cluster.members import REPORT, Member, Members, Report
 from headwater.cluster.others import Others
 from headwater.cluster.pipeline import Committed, Stopped
 from headwater.cluster.preamble import Preambles
+from headwater.cluster.rebuild import REBUILD
 from headwater.cluster.record import Epoch, Position, Record
 from headwater.cluster.replica import Replica
-from headwater.cluster.replication import Replication
+from headwater.cluster.replication import CHECKPOINT_S, Replication
 from headwater.cluster.sequencer import LEASE, Sequencer
 from headwater.cluster.transfer import Transfer, is_begun
 from headwater.config import Clustering, Config
@@ -66,7 +67,7 @@ MAJORITY_S = 1.0
 DIGESTS_KEPT = 10_000
 """Of so many of the last records a node knows the digest, to compare others with."""
 DIGESTS, STEP_DOWN, TAKE_OVER = "digests", "step-down", "take-over"
-BUS, SECRET, TIMELINE, REBUILT = "bus", "secret", "timeline", "rebuilt"
+BUS, SECRET, TIMELINE = "bus", "secret", "timeline"
 """Keys of rows."""
 
 log = Log("headwater.cluster.node")
@@ -77,13 +78,6 @@ class Founded(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     id: str = ""
-
-
-class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """From where a stream that was made anew goes on: a node that stands elsewhere takes a copy."""
-
-    position: Position
-    node: str
 
 
 class Mandate:
@@ -149,7 +143,11 @@ class Node:
         self._timeline: list[Failover] = []
         self._failovers = 0
         self._epoch = 0
+        self._checkpoint_us = 0
+        """When what is applied is to be brought to disk, on the clock that never jumps."""
         self._is_planned = False
+        self._is_cut_off = False
+        """Whether the engine's stream is not the one that this node has applied, so that it waits for a new one."""
         self._records = self._record_bytes = 0
         """Of the epochs that this process has led before."""
         self._is_stopped = False
@@ -221,6 +219,7 @@ class Node:
             DIGESTS: lambda _: msgspec.msgpack.encode(self._digests_now()),
             STEP_DOWN: self._asked_to_step_down,
             TAKE_OVER: self._asked_to_take_over,
+            REBUILD: self._asked_to_rebuild,
             **copies.handlers(),
         }
 
@@ -239,6 +238,7 @@ class Node:
             leader=leader.node if leader is not None else "",
             doors=self.doors,
             trouble=(mandate.sequencer.why if mandate is not None else None) or self.trouble,
+            is_cut_off=self._is_cut_off,
             version=__version__,
         )
 
@@ -271,6 +271,28 @@ class Node:
             keeper.hurry(take=True)
         return b""
 
+    def _asked_to_rebuild(self, data: bytes) -> bytes:
+        ours = self._position
+        if not self._is_cut_off:
+            raise Conflict(f'node "{self.node}" goes on with the stream that there is; nothing is to be made anew')
+        if msgspec.msgpack.decode(data, type=Position) != ours or self._synced_last != ours:
+            raise Conflict(f'node "{self.node}" stands at record {ours.number} by now; ask again')
+        log.warning("rebuilding", record=ours.number, epoch=ours.epoch)
+        engine = self._engine
+        engine.open_rows()
+        engine.put_row(SECRET, self.secret)
+        founded = self._founded()
+        if founded.id != self._bus_id:
+            if founded.id:
+                raise Conflict(
+                    f'the NATS servers know another bus called "{self._clustering.bus}", which node "{founded.node}" '
+                    "began with: take its nodes away, or give this bus another name with --bus on all of its nodes"
+                )
+            self._engine.put_row(BUS, msgspec.json.encode(Founded(node=self.node, id=self._bus_id)))
+        self._members.put(Member(node=self.node, address=self.doors.native))
+        rebuild.make(engine, self.node, ours)
+        return b""
+
     # Joining
 
     def begin(self) -> None:
@@ -298,6 +320,8 @@ class Node:
         `Unavailable` while that cannot be."""
         bus = self._clustering.bus
         known = folders.cluster_of(self._files, self._path)
+        if not known:
+            self._check_alone()
         founded = self._founded()
         if not known and founded.node == self.node and not founded.id and not is_begun(self._path):
             adoption.adopt(self._path, bus, self._config)
@@ -305,6 +329,18 @@ class Node:
             self._members.put(Member(node=self.node, address=self.doors.native))
             self._copy(0)
         self._members.put(Member(node=self.node, address=self.doors.native))
+
+    def _check_alone(self) -> None:
+        """That no bus begins with a new folder while nodes wait that have one: their engine has lost its rows."""
+        if self._engine.row(BUS) is not None:
+            return
+        for data in self._engine.ask_all(REPORT, b"", MAJORITY_S, 1):
+            theirs = msgspec.msgpack.decode(data, type=Report)
+            if theirs.bus_id and theirs.node != self.node:
+                raise Unavailable(
+                    f'the NATS servers know of no bus "{self._clustering.bus}", and node "{theirs.node}" has one, up '
+                    f"to record {theirs.position.number}: they have lost it; see: headwater cluster rebuild"
+                )
 
     def _shared(self, key: str, value: bytes) -> bytes:
         """A row that all nodes share: whoever writes it first has said what it is."""
@@ -382,10 +418,15 @@ class Node:
         is_whole = False
         try:
             self._bus_id = replica.id
-            self._check_bus(replica.id)
             following = Following(replica.position, replica.written)
+            try:
+                self._check_bus(replica.id)
+            except Unavailable:
+                self._check_stream(following)  # where all of it is lost, this says so
+                raise
             self._check_stream(following)
-            self.trouble = ""
+            self.secret = self._shared(SECRET, self.secret)
+            self.trouble, self._is_cut_off = "", False
             self.role = "following"
             reader = self._engine.read(following.end)
             self.on_replica(replica)
@@ -402,8 +443,8 @@ class Node:
                 reader.close()
             is_whole = True
             return None
-        except (ReaderLost, Unavailable):
-            is_whole = True
+        except (ReaderLost, Unavailable, Missing, Diverged, StreamLost):
+            is_whole = True  # it is the engine's stream that does not go on
             raise
         finally:
             keeper.may_stand = False
@@ -427,6 +468,12 @@ class Node:
                 replica.apply(record, following.position)
                 self._note(record, following.position)
         self._end = following.end
+        now_us = self._clock.monotonic_us()
+        if replica.synced != replica.position and now_us >= self._checkpoint_us:
+            replica.checkpoint()
+            now_us = self._clock.monotonic_us()
+        if replica.synced == replica.position:
+            self._checkpoint_us = now_us + round(CHECKPOINT_S * SECOND_US)
 
     def _note(self, record: Record, position: Position) -> None:
         self._position = position
@@ -448,8 +495,15 @@ class Node:
                     f"up to {following.position.number}; see: headwater cluster rebuild"
                 ) from None
             self._engine.make()
-        seen = self._look(following.position.sequence)
+        ours = following.position
+        seen = self._look(ours.sequence)
         following.check(seen.first, seen.last, seen.data)
+        if ours.number and seen.data is None:
+            made = rebuild.rebuilt(self._engine)
+            if made is not None and ours.sequence >= made.position.sequence and not rebuild.has_gone_on(ours, made):
+                raise Missing(
+                    f"the stream was made anew, from what node {made.node} has, and this node has other records"
+                )
 
     def _is_first(self) -> bool:
         return self._founded().node == self.node
@@ -473,35 +527,24 @@ class Node:
     def _see_to(self, error: Exception) -> None:
         """This folder cannot go on as it is."""
         why = str(error.args[0]) if error.args else type(error).__name__
-        rebuilt = self._rebuilt()
+        made = rebuild.rebuilt(self._engine)
         is_engines = isinstance(error, Diverged | StreamLost)
-        if is_engines and (rebuilt is None or self._stands_at(rebuilt)):
+        if is_engines and (made is None or rebuild.has_gone_on(self._position, made)):
             if self.trouble != why:
-                log.error("cluster-stopped", record=self._position.number, reason=why)
-            self.role, self.trouble = "joining", why
+                ours = self._position
+                fields = {"record": ours.number, "epoch": ours.epoch, "sequence": ours.sequence, "reason": why}
+                log.write(logging.ERROR, "cluster-stopped", fields)
+            self.role, self.trouble, self._is_cut_off = "joining", why, True
             self._pause()
             return
         log.warning("copy-needed", record=self._position.number, reason=why)
+        self._is_cut_off = False
         try:
-            self._copy(rebuilt.position.sequence if rebuilt is not None else 0)
+            self._copy(made.position.sequence if made is not None else 0)
         except HeadwaterError as failure:
             self.trouble = str(failure.args[0])
             log.at_will(logging.WARNING, "no-copy", reason=self.trouble)
             self._pause()
-
-    def _rebuilt(self) -> Rebuilt | None:
-        """From where a stream that was made anew goes on; None if that was never done."""
-        try:
-            row = self._engine.row(REBUILT)
-            return None if row is None else msgspec.json.decode(row.value, type=Rebuilt)
-        except (Unavailable, msgspec.MsgspecError):
-            return None
-
-    def _stands_at(self, rebuilt: Rebuilt) -> bool:
-        """Whether this folder is the one that the new stream goes on from, or has read on from there."""
-        return (
-            self._position == rebuilt.position or self._digests.get(rebuilt.position.number) == rebuilt.position.digest
-        )
 
     def _pause(self) -> None:
         with self._work:
@@ -683,11 +726,14 @@ class Node:
     def _on_fault(self, error: HeadwaterError) -> None:
         mandate = self._mandate
         if mandate is not None and mandate.sequencer.stopped is None:
-            log.error("engine-lost-records", reason=error.args[0])
+            log.write(logging.ERROR, "engine-lost-records", {"reason": error.args[0]})
             mandate.sequencer.stop(str(error.args[0]))
 
     def _is_behind(self) -> bool:
-        return self._engine.bounds()[1] > self._end
+        try:
+            return self._engine.bounds()[1] > self._end
+        except StreamLost:
+            return False  # who reads sees to it
 
     def _is_alone(self) -> bool:
         mandate = self._mandate
@@ -695,7 +741,10 @@ class Node:
             return False
         if mandate.sequencer.in_flight:
             raise Unavailable("what becomes of records on their way is not known yet")
-        return self._engine.bounds()[1] == mandate.sequencer.position.sequence
+        try:
+            return self._engine.bounds()[1] == mandate.sequencer.position.sequence
+        except StreamLost as error:
+            raise Unavailable(str(error.args[0])) from None
 
     # Ending
 

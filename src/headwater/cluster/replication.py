@@ -21,6 +21,7 @@ from headwater.cluster.replicated_state import ReplicatedState
 from headwater.cluster.sequencer import Hook, Sequencer, Ticket
 from headwater.cluster.snapshot import Snapshot
 from headwater.errors import HeadwaterError, Unavailable
+from headwater.server.log import Log
 from headwater.store.batch import Seed
 from headwater.store.files import Files
 from headwater.store.state import State
@@ -34,6 +35,8 @@ CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_RECORDS = 20_000
 CHECKPOINT_S = 10.0
 """After so much, so many records, or so long, a checkpoint is made."""
+
+log = Log("headwater.cluster.replication")
 
 
 class Replication:
@@ -224,6 +227,16 @@ class Replication:
             except Unavailable:
                 return  # it begins where it was at its last checkpoint
             self.checkpoint()
+
+    def keep(self) -> None:
+        """Bring to disk what is carried out, as far as that can be, though this node leads no more: nothing of it is
+        to be applied again, and it is here should the engine have lost it."""
+        if self._log is None or not self.sequencer.is_whole:
+            return
+        try:
+            self.checkpoint()
+        except HeadwaterError as error:
+            log.warning("not-kept", reason=error.args[0])
 
     def drop(self) -> None:
         """End what it does by itself."""

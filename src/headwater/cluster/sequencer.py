@@ -67,6 +67,8 @@ class Sequencer:
         self.epoch = epoch
         self.position = start
         """The last record that was carried out."""
+        self.is_whole = True
+        """Whether all of `position` is carried out, and nothing of a later record."""
         self.stopped: Stopped | None = None
         self.on_stopped: Callable[[Stopped], None] = lambda _: None
         """Hears, once, that nothing more is committed; in whatever thread, and returns at once."""
@@ -197,6 +199,7 @@ class Sequencer:
 
     def _fail(self, ticket: Ticket, error: BaseException) -> None:
         """What is committed could not be done here: this folder stays behind, until a new start applies it again."""
+        self.is_whole = False
         why = f"record {ticket.number} is stored by the cluster and could not be written here: {error}"
         self.stop(why)
         while self._committed:

@@ -189,6 +189,8 @@ class _NodeProcess:
             self._signals.on_reload = lambda: None
             turn.end()
             if core is not None:
+                if not node.is_leading:
+                    await _aside(mandate.replication.keep)
                 await _aside(core.close if node.is_leading else core.drop)
             await _aside(lambda: node.leave_lead(successor))
 
