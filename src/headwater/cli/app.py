@@ -77,6 +77,7 @@ COMMANDS = {
     "channels": "channels:app",
     "tokens": "tokens:app",
     "sessions": "sessions:app",
+    "cluster": "cluster.commands:app",
     "pipeline": "pipeline.commands:app",
     "purge": "maintenance:purge",
     "remove-root": "maintenance:remove_root",

@@ -1,0 +1,1 @@
+"""`headwater cluster`: several nodes for one bus."""
