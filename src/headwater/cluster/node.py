@@ -418,7 +418,12 @@ class Node:
         is_whole = False
         try:
             self._bus_id = replica.id
-            following = Following(replica.position, replica.written)
+            made = rebuild.rebuilt(self._engine) if replica.is_ahead else None
+            if made is not None and replica.position == made.position:
+                # The stream goes on from here: of the records whose rows are ahead nobody has more than these.
+                log.warning("rows-ahead", record=replica.position.number, rows=replica.written.number)
+                self._written = replica.position
+            following = Following(replica.position, self._written)
             try:
                 self._check_bus(replica.id)
             except Unavailable:

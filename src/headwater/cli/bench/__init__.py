@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = CommandGroup(
     no_args_is_help=True,
     help="Measure: publish, deliver, replay, match, open, import, or all of these; served: the broker over the wire; "
-    "fair: the same beside a noisy neighbour. "
+    "fair: the same beside a noisy neighbour; cluster: three nodes beside JetStream alone. "
     "400-byte messages; one topic, then 1,000.",
 )
 
@@ -118,6 +118,28 @@ def fair(
     if not set(rows) <= set(ROWS):
         raise Malformed(f"--only is one of {', '.join(ROWS)}")
     _run([(row, lambda row=row: measure(data, quick, (row,))) for row in rows], json)  # type: ignore[misc]
+
+
+@app.command()
+def cluster(
+    data: Where = ".",
+    seconds: Seconds = 10.0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each kind of loss is tried.")] = 5,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PART", help="publish, single, step-down, failover or engine."),
+    ] = None,
+    lease_s: Annotated[float, typer.Option("--lease-s", help="Of the nodes.")] = 3.0,
+    json: Json = False,
+) -> None:
+    """Three nodes over three NATS servers, by turns with JetStream alone (R3, synced): publishing, lag and failover."""
+    from headwater.cli.bench.cluster.measure import PARTS, measure
+    from headwater.errors import Malformed
+
+    parts = tuple(only or PARTS)
+    if not set(parts) <= set(PARTS):
+        raise Malformed(f"--only is one of {', '.join(PARTS)}")
+    _run([("cluster", partial(measure, data, seconds, rounds, parts, lease_s))], json)
 
 
 @app.command()

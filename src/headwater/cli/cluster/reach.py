@@ -83,7 +83,7 @@ def wait_for(engine: Engine, is_so: Callable[[Overview], bool], patience_s: floa
     until_us = clock.monotonic_us() + round(patience_s * SECOND_US)
     while True:
         try:
-            found = look(engine)
+            found = look(engine, ASK_AGAIN_S * 2)
         except Unavailable:
             found = None
         if found is not None and is_so(found):

@@ -21,7 +21,7 @@ from headwater.cli.nats_servers import NatsServers, free_ports
 from headwater.clock import SECOND_US, SystemClock
 from headwater.cluster.engine import Engine
 from headwater.cluster.nats_engine import NatsEngine
-from headwater.cluster.overview import Overview
+from headwater.cluster.overview import Overview, look
 from headwater.config import Clustering
 from headwater.errors import Failed, Unavailable
 
@@ -94,6 +94,18 @@ class Trial:
         """For questions to nodes."""
         assert self._engine is not None
         return self._engine
+
+    def leader(self) -> str:
+        """Where the node that leads is found natively; raises `Unavailable` if none does."""
+        found = look(self.engine).leader
+        if found is None:
+            raise Unavailable(f"nobody leads:\n{self.logs()}")
+        return found.doors.native
+
+    def stream_place(self) -> int:
+        """Which of the NATS servers leads the stream."""
+        assert self._engine is not None
+        return int(self._engine.stream_leader().removeprefix("nats")) - 1
 
     def data(self, name: str) -> str:
         """A node's folder."""

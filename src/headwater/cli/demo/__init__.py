@@ -15,6 +15,10 @@ def demo(
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="The same with less to look at.")] = False,
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="End with Spark over it all, or before it.")] = True,
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster/--no-cluster", help="Kill the leader of three nodes, where nats-server is there."),
+    ] = True,
     plot: Annotated[
         str, typer.Option("--plot", metavar="FILE", help="Where the rollup's picture goes; nowhere if empty.")
     ] = "headwater-demo.png",
@@ -27,9 +31,9 @@ def demo(
     if data is not None:
         if DiskFiles().list(data):
             raise Malformed(f'"{data}" is not empty; let the demo have a new folder')
-        kept = tell(data, fast, spark, plot or None)
+        kept = tell(data, fast, spark, plot or None, cluster)
     else:
         with temporary_folder(temporary_place(), "headwater-demo") as folder:
-            kept = tell(f"{folder}/data", fast, spark, plot or None)
+            kept = tell(f"{folder}/data", fast, spark, plot or None, cluster)
     if not kept:
         raise typer.Exit(1)

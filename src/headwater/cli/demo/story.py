@@ -15,6 +15,7 @@ import headwater
 from headwater import Closed
 from headwater.bus import Bus
 from headwater.cli.demo.administration import look_after
+from headwater.cli.demo.cluster import lead_and_die
 from headwater.cli.demo.house import ROOMS, House, Watcher
 from headwater.cli.demo.lake import archive_and_ask
 from headwater.cli.demo.served import serve
@@ -34,12 +35,13 @@ from headwater.cli.following import pause
 from headwater.cli.output import preview, safe, table
 from headwater.cli.subs import COLUMNS
 from headwater.cli.topics import tree_of
+from headwater.store.files import parent
 
 LIMIT_S = 60.0
 KILLS = 3
 
 
-def tell(folder: str, fast: bool, with_spark: bool, picture: str | None) -> bool:
+def tell(folder: str, fast: bool, with_spark: bool, picture: str | None, with_cluster: bool = True) -> bool:
     """The whole story; answers whether everything held that has to."""
     stage = Stage()
     start = time.perf_counter()
@@ -53,6 +55,8 @@ def tell(folder: str, fast: bool, with_spark: bool, picture: str | None) -> bool
     serve(stage, folder, 60 if fast else 400)
     if find_spec("fastapi") is not None:
         look_after(stage, folder, 60 if fast else 300)
+    if with_cluster:
+        lead_and_die(stage, parent(folder) or ".", 40 if fast else 100)
     with headwater.open(folder) as bus:
         _look_round(stage, bus)
         if with_spark:
