@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import headwater
-from cli.command import command, here, objects_here, one_sentence, run
+from cli.command import ENVIRONMENT, command, here, objects_here, one_sentence, run
 from cluster.conftest import runs_nats
 from headwater.cluster.nats_engine import NatsEngine
 from headwater.config import Clustering
@@ -36,7 +36,7 @@ class Tried:
             command("cluster", "try", "--free-ports", "--json"),
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, "TMPDIR": str(place)},
+            env={**ENVIRONMENT, "TMPDIR": str(place)},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  (nothing else is done there)
         )
         self.servers: list[dict[str, Any]] = []
@@ -54,7 +54,17 @@ class Tried:
                 assert said["event"] == "leads"
                 break
         else:
+            self.end()
             pytest.fail((place / "errors").read_text())
+
+    def end(self) -> int:
+        """As Ctrl-C does; its exit code."""
+        assert self.process.stdout is not None
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(PATIENCE_S)
+        self.process.stdout.close()
+        self._log.close()
+        return code
 
     def ask(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """A command's answer."""
@@ -120,8 +130,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
         yield made
     finally:
         pids = [one["pid"] for one in (*made.servers, *made.nodes.values())]
-        made.process.send_signal(signal.SIGINT)
-        assert made.process.wait(PATIENCE_S) == 0
+        assert made.end() == 0
         assert list(made.place.glob("headwater-*")) == []
         assert not any(map(is_there, pids))
 

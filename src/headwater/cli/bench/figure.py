@@ -81,6 +81,8 @@ def _number(value: float, unit: str) -> str:
         return f"{value:,.0f} µs"
     if unit == "s":
         return f"{value:.3f} s"
+    if unit == "MB/s":
+        return f"{value:,.1f} MB/s"
     if unit.endswith("/s"):
         return f"{value:,.0f}/s"
     return f"{value:,.0f} {unit}"

@@ -118,7 +118,7 @@ class Trial:
     def command(self, name: str) -> list[str]:
         """What starts a node."""
         ports = self.ports[self.names.index(name)]
-        doors = ["--mqtt-port", str(ports.mqtt), "--http-port", str(ports.http)]
+        doors = ["--mqtt", "--mqtt-port", str(ports.mqtt), "--http", "--http-port", str(ports.http)]
         return [
             *("headwater", "serve", "--data", self.data(name), "--cluster", self.nats_urls, "--node", name),
             *("--port", str(ports.native), *(doors if self._with_doors else ["--no-mqtt", "--no-http"]), *self._more),
