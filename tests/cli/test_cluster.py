@@ -165,6 +165,21 @@ def test_all_nodes_have_the_same(tried: Tried):
     assert "same" in here("cluster", "verify", "--cluster", tried.cluster).stdout
 
 
+def test_a_copy_of_a_node_that_follows_is_an_ordinary_folder(tried: Tried, tmp_path: Path):
+    leader = tried.leader()
+    done = tried.ask("backup", str(tmp_path / "copy"))
+    assert done["from"] in set(tried.nodes) - {leader}
+    assert done["record"] > 0
+    with headwater.open(tmp_path / "copy") as bus:
+        assert len(list(bus.replay("any/#"))) == len(tried.nodes)
+    assert "is not empty" in tried.refusal("backup", str(tmp_path / "copy"))
+    data = tried.nodes[leader]["data"]
+    assert here("verify", "--data", data).exit_code == 0
+    follower = tried.nodes[done["from"]]["data"]
+    refused = here("pub", "--data", follower, "any/where", "x", code=2).stderr
+    assert "headwater cluster leader" in " ".join(refused.split())
+
+
 def test_a_node_that_is_named_leads_next(tried: Tried):
     before = tried.leader()
     chosen = next(name for name in tried.nodes if name != before)

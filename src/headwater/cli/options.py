@@ -19,7 +19,7 @@ from headwater.cli.help import Command, Group, paragraphs
 from headwater.cli.output import remark
 from headwater.clock import SystemClock, to_datetime
 from headwater.delivery.start import Start
-from headwater.errors import Disconnected, Malformed, NotFound, Owned
+from headwater.errors import Conflict, Disconnected, Malformed, NotFound, Owned
 from headwater.settings import folder_of_settings
 
 if TYPE_CHECKING:
@@ -74,8 +74,21 @@ class At(NamedTuple):
         except Owned:
             bus = served_by_owner(self.data)
             if bus is None:
+                self._check_no_node()
                 raise
             return bus
+
+    def _check_no_node(self) -> None:
+        """Conflict if the folder is that of a node that follows, which takes nothing itself."""
+        from headwater.store.files import DiskFiles
+        from headwater.store.folder import cluster_of
+
+        name = cluster_of(DiskFiles(), self.data)
+        if name:
+            raise Conflict(
+                f'"{self.data}" is the folder of a node of cluster "{name}" that does not lead; say --url '
+                "headwater://… of any node, or --data on the machine of the one that leads: headwater cluster leader"
+            )
 
     def look(self, lake: str | None = None) -> Bus:
         """The bus on a folder, to look at it, also while another process owns it; or that of a server."""

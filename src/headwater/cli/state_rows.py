@@ -10,7 +10,8 @@ from headwater.access.acl import Rule
 from headwater.access.clients import ClientRow
 from headwater.access.tokens import TokenRow
 from headwater.channels.row import ChannelRow
-from headwater.cluster.checkpoint import Synced
+from headwater.cluster.checkpoint import WRITTEN, Synced
+from headwater.cluster.record import Position
 from headwater.delivery.lane import Failure
 from headwater.delivery.letterbox import Posted
 from headwater.delivery.mending import MendedRow, RedrivenRow
@@ -58,6 +59,11 @@ def _waiting(key: bytes, value: bytes) -> object:
     return decode_waiting(value or b"\0")
 
 
+def _node(key: bytes, value: bytes) -> object:
+    """What a cluster's node notes of itself: how far its folder is on disk, and the last record whose rows it has."""
+    return msgspec.msgpack.decode(value, type=Position if key == WRITTEN else Synced)
+
+
 def _check_key(key: bytes, name_at: int | None, key_bytes: int | None) -> None:
     if name_at is not None:
         key[name_at:].decode("utf-8", "surrogatepass")
@@ -103,6 +109,6 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.CHANNEL: _row(ChannelRow, name_at=1),
     rows.HISTORY: _row(Block, key_bytes=9),
     rows.IDENTITY: _plain(1, 64, key_bytes=1),
-    rows.NODE: _row(Synced | int),
+    rows.NODE: _node,
 }
 """By kind; the state's own are known to `store.state_verify`."""

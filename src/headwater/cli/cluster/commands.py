@@ -12,7 +12,8 @@ import typer
 from headwater.cli.cluster.picture import node_object, problems, show_nodes
 from headwater.cli.cluster.reach import BusName, Cluster, ConfigFile, engine_of, overview, settings, wait_for
 from headwater.cli.options import CommandGroup, Data, Json, place
-from headwater.cli.output import counted, done, emit, remark, safe, say, side, tell
+from headwater.cli.output import counted, done, emit, iso, remark, safe, say, side, tell
+from headwater.clock import to_datetime
 from headwater.cluster.engine import Engine
 from headwater.cluster.members import Members, Report
 from headwater.cluster.overview import Overview
@@ -272,6 +273,53 @@ def remove(
             raise Conflict(f"{node} is there ({found.reports[node].role}); stop it first, or it belongs to it again")
         Members(engine).remove(node)
     done(node, "removed", json)
+
+
+@app.command()
+def backup(
+    target: Annotated[str, typer.Argument(help="A new folder, on this machine.")],
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="Whose copy; of a node that follows if it is left out.")
+    ] = "",
+    with_keys: Annotated[
+        bool, typer.Option("--with-keys", help="Copy the key that opens the secrets of channels, too.")
+    ] = False,
+    cluster: Cluster = None,
+    bus: BusName = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """Take a copy of a node's folder, as of now, over the network: an ordinary folder, which restore and open take.
+
+    The node goes on working; one that follows has the time. What was cut off goes on where it was when the same is said
+    again. Each file is checked by its digest.
+
+    With --json: an object with from, to, record, time (of that record), bytes, seconds.
+    """
+    from headwater.cli.cluster.copy import take_copy
+
+    begun = time.perf_counter()
+    with engine_of(cluster, bus, config) as engine:
+        name = settings(cluster, bus, config).bus
+        found = overview(engine, name)
+        _check_known(found, node)
+        with side().status("copying"):
+            source, position, size = take_copy(engine, name, found, node, target, with_keys)
+    seconds = time.perf_counter() - begun
+    tell(
+        json,
+        {
+            "from": source,
+            "to": target,
+            "record": position.number,
+            "time": iso(to_datetime(position.time_us)),
+            "bytes": size,
+            "seconds": round(seconds, 6),
+        },
+        f"backup: {safe(source)} at record {position.number:,} → ",
+        (safe(target), "cyan"),
+        f"  {seconds:.2f} s",
+    )
 
 
 @app.command()
