@@ -8,6 +8,7 @@ What is different from a reader's machine, and nothing else:
 | 8080, 9000, 9001 | free ports |
 | `mosquitto_pub`, `mosquitto_sub` | the same with `-p` and the server's port |
 | SECRET, TOKEN | the last ones that a command showed |
+| `headwater cluster try`, and ports of what it starts | the same with `--free-ports`, and those ports |
 | `headwater serve`; a command that says "Ctrl-C" behind it | goes on in a terminal of its own until the page ends |
 | Python that says "Ctrl-C" | gets it, when it has shown what the page says |
 | examples/ | the repository's |
@@ -38,6 +39,7 @@ PATIENCE_S = 60.0
 SERVED = {"7411": "url", "7480": "http", "1883": "mqtt"}
 FREE = ("8080", "9000", "9001")
 KEPT_OPEN = re.compile(r"^headwater serve\b|#.*Ctrl-C")
+CLUSTER = "headwater cluster try"
 CODE = re.compile(r"#.*\bexit code (\d+)")
 SHOWN_ONCE = {
     "SECRET": re.compile(r"^secret: (\S+)", re.MULTILINE),
@@ -188,14 +190,18 @@ class Reader:
         screen.write(said if code else done.stdout)
 
     def _keep_open(self, block: Block, command: str) -> None:
-        is_server = command.startswith("headwater serve")
+        is_server, is_cluster = command.startswith("headwater serve"), command.startswith(CLUSTER)
         environment = self._environment()
         if is_server:
             environment |= {f"HEADWATER_{which}PORT": "0" for which in ("", "HTTP_", "MQTT_")}
+        if is_cluster:
+            command = command.replace(CLUSTER, f"{CLUSTER} --free-ports", 1)
         terminal = Terminal(command.partition("  #")[0], self.folder, environment, self._names)
         self._terminals.append(terminal)
         if is_server:
             self._meet(block, terminal, environment)
+        if is_cluster:
+            self._meet_nodes(block, terminal)
         if block.output is not None:
             said = terminal.screen.wait(block.output, PATIENCE_S)
             assert said, f"{block.place} shows\n{terminal.screen.text}\n{terminal.errors.text}"
@@ -219,6 +225,20 @@ class Reader:
                 for url in [said[name]] if isinstance(said[name], str) else said[name][:1]:
                     if url:
                         self._names[port] = url.rpartition(":")[2]
+
+    def _meet_nodes(self, block: Block, cluster: Terminal) -> None:
+        """The same of three nodes and the first of their NATS servers."""
+        assert cluster.screen.wait("…\nn… leads", PATIENCE_S), f"{block.place}: {cluster.errors.text}"
+        places = {
+            "4222": r"nats1 +nats://\S+:(\d+)",
+            "1883": r"n1 .* mqtt://\S+:(\d+)",
+            "7480": r"n1 .* http://\S+:(\d+)",
+            **{str(7410 + node): rf"n{node} +headwater://\S+?:(\d+)" for node in (1, 2, 3)},
+        }
+        for port, pattern in places.items():
+            found = re.search(pattern, cluster.screen.text)
+            assert found, f"{block.place}: {port}\n{cluster.screen.text}"
+            self._names[port] = found[1]
 
     def _environment(self) -> dict[str, str]:
         mine = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWATER_", "PYTEST_"))}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster.conftest import runs_nats
 from docs.pages import ELSEWHERE, READ, REPO, RUN, Block, blocks, pages
-from docs.reader import Reader
+from docs.reader import CLUSTER, Reader
 from docs.screen import Screen
 
 NOT_RUN_MAX = 30
@@ -20,8 +21,10 @@ PAGES = {page: blocks(page) for page in pages()}
 
 
 def marks(found: list[Block]) -> list[pytest.MarkDecorator]:
-    """Pages with Spark go where its session is."""
-    return [pytest.mark.xdist_group("spark")] if any("spark.read" in block.text for block in found) else []
+    """Pages with Spark go where its session is, those with a cluster where one is started at a time."""
+    if any("spark.read" in block.text for block in found):
+        return [pytest.mark.xdist_group("spark")]
+    return [pytest.mark.xdist_group("nats")] if any(CLUSTER in block.text for block in found) else []
 
 
 @pytest.mark.parametrize(
@@ -33,8 +36,10 @@ def marks(found: list[Block]) -> list[pytest.MarkDecorator]:
     ],
 )
 def test_what_a_page_says_is_so(page: Path, tmp_path: Path, monkeypatch, request):
-    if marks(PAGES[page]):
+    if any("spark.read" in block.text for block in PAGES[page]):
         request.getfixturevalue("spark")
+    if any(CLUSTER in block.text for block in PAGES[page]):
+        runs_nats()
     monkeypatch.chdir(tmp_path)
     reader = Reader(tmp_path, PAGES[page])
     try:

@@ -27,6 +27,8 @@ app = CommandGroup(
 ASK_S = 10.0
 LEADS_S = 30.0
 """How long another node may take to lead."""
+FOLLOWS_S = 10.0
+"""How long the one that has led may take to follow; it does so by itself."""
 COPIES_S = 120.0
 """How long nodes may take to tell their digests: they read all that they were not asked for before."""
 LOOKS = 20
@@ -212,7 +214,8 @@ def step_down(
 ) -> None:
     """Have another node lead: before the leader's machine is restarted, or upgraded.
 
-    The leader finishes what is under way, and clients go on at the next one; publishes wait for less than a second.
+    The leader finishes what is under way, and clients go on at the next one; publishes wait for less than a second. It
+    returns once the one that has led follows.
 
     With --json: an object with from, to, epoch, seconds (until the other led).
     """
@@ -228,6 +231,7 @@ def step_down(
         chosen = engine.ask(before.node, STEP_DOWN, node.encode(), ASK_S).decode()
         after = wait_for(engine, lambda seen: _leads_anew(seen, before), LEADS_S)
         seconds = time.perf_counter() - begun
+        wait_for(engine, lambda seen: _follows(seen, before.node), FOLLOWS_S)
     if after is None or after.leader is None:
         raise Unavailable(f"{before.node} steps down, and nobody leads after {LEADS_S:.0f} s; see: cluster status")
     led = after.leader
@@ -249,6 +253,11 @@ def _leading(found: Overview) -> Report:
 def _check_known(found: Overview, node: str) -> None:
     if node and node not in found.names:
         raise NotFound(f'there is no node "{node}"; there are {", ".join(found.names)}')
+
+
+def _follows(seen: Overview, node: str) -> bool:
+    """Whether a node that has led follows, so that it may be stopped; or it is gone."""
+    return node not in seen.reports or seen.reports[node].role == "following"
 
 
 def _leads_anew(seen: Overview, before: Report) -> bool:

@@ -16,8 +16,8 @@ EVERY_S = 0.5
 
 
 def have_a_look(nodes: int, free_ports: bool, as_json: bool) -> None:
-    """Start it, tell where it is and what happens, and end it with Ctrl-C or SIGTERM."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    """Start it, tell where it is and what happens, and end it with Ctrl-C, SIGTERM, or its terminal."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with (
             temporary_folder(temporary_place(), "headwater-cluster") as folder,
@@ -33,7 +33,8 @@ def have_a_look(nodes: int, free_ports: bool, as_json: bool) -> None:
             except KeyboardInterrupt:
                 side().print("ending all of it")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
