@@ -32,8 +32,9 @@ from headwater.cluster.follower import Diverged, Following, Missing
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
 from headwater.cluster.lease import Command, Event
-from headwater.cluster.members import REPORT, Member, Members, Report
+from headwater.cluster.members import MEMBER, REPORT, Member, Members, Report
 from headwater.cluster.others import Others
+from headwater.cluster.overview import ENOUGH
 from headwater.cluster.pipeline import Committed, Stopped
 from headwater.cluster.preamble import Preambles
 from headwater.cluster.rebuild import REBUILD
@@ -289,7 +290,7 @@ class Node:
                     "began with: take its nodes away, or give this bus another name with --bus on all of its nodes"
                 )
             self._engine.put_row(BUS, msgspec.json.encode(Founded(node=self.node, id=self._bus_id)))
-        self._members.put(Member(node=self.node, address=self.doors.native))
+        self._belong()
         rebuild.make(engine, self.node, ours)
         return b""
 
@@ -319,22 +320,30 @@ class Node:
         """Have a folder that follows: its own from before, one that is new, or a copy of another node's; raises
         `Unavailable` while that cannot be."""
         bus = self._clustering.bus
-        known = folders.cluster_of(self._files, self._path)
-        if not known:
-            self._check_alone()
+        if folders.cluster_of(self._files, self._path):
+            try:
+                self._belong()
+            except Unavailable as error:  # which may be as the engine has lost its rows: who follows says so
+                log.info("membership-not-noted", reason=error.args[0])
+            return
+        self._check_alone()
         founded = self._founded()
-        if not known and founded.node == self.node and not founded.id and not is_begun(self._path):
+        if founded.node == self.node and not founded.id and not is_begun(self._path):
             adoption.adopt(self._path, bus, self._config)
-        elif not known:
-            self._members.put(Member(node=self.node, address=self.doors.native))
+        else:
+            self._belong()
             self._copy(0)
+        self._belong()
+
+    def _belong(self) -> None:
+        """Note that this node belongs to the cluster, and where it is."""
         self._members.put(Member(node=self.node, address=self.doors.native))
 
     def _check_alone(self) -> None:
         """That no bus begins with a new folder while nodes wait that have one: their engine has lost its rows."""
         if self._engine.row(BUS) is not None:
             return
-        for data in self._engine.ask_all(REPORT, b"", MAJORITY_S, 1):
+        for data in self._engine.ask_all(REPORT, b"", MAJORITY_S, ENOUGH):
             theirs = msgspec.msgpack.decode(data, type=Report)
             if theirs.bus_id and theirs.node != self.node:
                 raise Unavailable(
@@ -420,9 +429,12 @@ class Node:
             self._bus_id = replica.id
             made = rebuild.rebuilt(self._engine) if replica.is_ahead else None
             if made is not None and replica.position == made.position:
+                self._written = replica.position
+                if made.node != self.node:
+                    raise Missing(f"node {made.node}, from which the stream goes on, has other rows than this one")
                 # The stream goes on from here: of the records whose rows are ahead nobody has more than these.
                 log.warning("rows-ahead", record=replica.position.number, rows=replica.written.number)
-                self._written = replica.position
+                replica.accept_rows()
             following = Following(replica.position, self._written)
             try:
                 self._check_bus(replica.id)
@@ -431,6 +443,8 @@ class Node:
                 raise
             self._check_stream(following)
             self.secret = self._shared(SECRET, self.secret)
+            if self._engine.row(f"{MEMBER}{self.node}") is None:
+                self._belong()  # its row was lost, or could not be written yet
             self.trouble, self._is_cut_off = "", False
             self.role = "following"
             reader = self._engine.read(following.end)
@@ -684,7 +698,7 @@ class Node:
             keeper.stop(next_node)  # which lets go of the lease, unless it is another's
         if mandate is not None:
             sequencer = mandate.sequencer
-            self._position = sequencer.position
+            self._position, self._synced_last = sequencer.position, self.synced
             sequencer.stop("it stepped down")
             self._records += sequencer.records
             self._record_bytes += sequencer.record_bytes

@@ -123,6 +123,11 @@ class Replica:
         """Whether the state has rows of records that are yet to be applied again, as a crash has left them there."""
         return self.written.number > self.position.number
 
+    def accept_rows(self) -> None:
+        """Have rows count that are ahead of the streams: the records that they are of are nowhere any more."""
+        self._data.stored.commit({checkpoint.WRITTEN: rows.pack(self.position)})
+        self.written = self.position
+
     def apply(self, record: Record, position: Position) -> None:
         """Apply the record that ends at a position; Damaged or Failed if that cannot be: the node is to end then."""
         with self._between:

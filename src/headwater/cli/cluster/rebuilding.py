@@ -60,7 +60,8 @@ def _source(found: Overview, wanted: str) -> Report:
         if len({report.position for report in most}) > 1:
             names = ", ".join(report.node for report in most)
             raise Conflict(f"{names} have different records {most[0].position.number}; say which counts, with --from")
-        chosen = next((report for report in most if report.is_cut_off), most[0])
+        # Of those, one that is ready, and has most of what came after it: a crash leaves a part of that.
+        chosen = max(most, key=lambda report: (report.is_cut_off, report.written.number))
     if not chosen.is_cut_off:
         raise Conflict(f"{chosen.node} is the furthest, and goes on with the stream that there is: {chosen.trouble}")
     return chosen
