@@ -95,10 +95,7 @@ class Tried:
             if is_so(found):
                 return found
             time.sleep(0.1)
-        raise AssertionError(f"{what}: {found}\n{self.logs()}")
-
-    def logs(self) -> str:
-        return "\n".join(path.read_text()[-2000:] for path in sorted(self.place.glob("*/n?.log")))
+        raise AssertionError(f"{what}: {found}")
 
     def start_again(self, name: str) -> subprocess.Popen[bytes]:
         """As the line that `try` prints says."""

@@ -7,14 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import msgspec
 
+from headwater import threads
 from headwater.cli.cluster.reach import wait_for
 from headwater.cli.following import pause
 from headwater.cli.nats_servers import NatsServers, free_ports
@@ -60,6 +62,8 @@ class Trial:
         self.has_http = with_doors and find_spec("fastapi") is not None
         self._more = more
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._hearing: dict[str, threads.Thread] = {}
+        self._said: dict[str, deque[str]] = {name: deque(maxlen=LOG_LINES) for name in self.names}
         self._engine: NatsEngine | None = None
         self.servers = NatsServers(Path(folder), SERVERS)
         self.has_usual_ports = usual_ports and self._take_usual(nodes)
@@ -162,14 +166,22 @@ class Trial:
 
     def start_node(self, name: str) -> None:
         """Start one."""
-        with open(f"{self.folder}/{name}.log", "ab") as log:  # noqa: PTH123  # a file of a process that is not ours
-            self._processes[name] = subprocess.Popen(  # noqa: S603  # our own module
-                [sys.executable, "-m", *self.command(name)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for this process, which ends them
-            )
+        process = self._processes[name] = subprocess.Popen(  # noqa: S603  # our own module
+            [sys.executable, "-m", *self.command(name)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for this process, which ends them
+        )
+        assert process.stdout is not None
+        hearing = self._hearing[name] = threads.Thread(target=self._hear, args=(name, process.stdout), daemon=True)
+        hearing.start()
+
+    def _hear(self, name: str, said: IO[bytes]) -> None:
+        """Remember the end of what a node logs."""
+        with said:
+            for line in said:
+                self._said[name].append(line.decode(errors="replace").rstrip())
 
     def kill_node(self, name: str) -> None:
         """End one without a word."""
@@ -183,12 +195,7 @@ class Trial:
 
     def logs(self) -> str:
         """The ends of what the nodes have logged."""
-        found = []
-        for name in self.names:
-            path = Path(f"{self.folder}/{name}.log")
-            if path.exists():
-                found += [f"{name}: {line}" for line in path.read_text(errors="replace").splitlines()[-LOG_LINES:]]
-        return "\n".join(found)
+        return "\n".join(f"{name}: {line}" for name in self.names for line in tuple(self._said[name]))
 
     def stop(self) -> None:
         """End all of it."""
@@ -206,6 +213,8 @@ class Trial:
             if process.poll() is None:
                 process.kill()
                 process.wait(END_S)
+        for hearing in self._hearing.values():
+            hearing.join(END_S)
         self.servers.stop()
 
     def __enter__(self) -> Self:
