@@ -187,6 +187,11 @@ def look(browser: Browser, http: str, folder: Path, seconds: float) -> None:
             other.goto("/topics?topic=home/kitchen/temp")
         time.sleep(4)
         keep(other, folder / f"{name}.png")
+    other.goto("/search?filter=orders/%23")
+    other.get_by_label("JSON fields").fill('$.total > 60 and $.items[*].sku contains "7"')
+    other.get_by_label("JSON fields").press("Enter")
+    other.get_by_text("looked at.").wait_for()
+    keep(other, folder / "search.png")
     other.set_viewport_size(PHONE)  # type: ignore[arg-type]
     other.goto("/")
     time.sleep(max(4.0, seconds - (time.monotonic() - begun)))

@@ -54,7 +54,7 @@ def served(folder: str) -> Iterator[tuple[int, str]]:
 
 def publish(port: int, pieces: list[bytes], seconds: float) -> float:
     """Messages a second that are on disk."""
-    stream = Stream(("127.0.0.1", port), None, pieces, 1)
+    stream = Stream(("127.0.0.1", port), None, pieces)
     begun = time.perf_counter()
     while time.perf_counter() - begun < seconds:
         stream.fill()

@@ -59,3 +59,30 @@ def test_a_preview_is_one_line() -> None:
 
 def test_a_hex_dump_has_offsets_bytes_and_characters() -> None:
     assert shown.hex_dump(b"Hello, broker 123!").splitlines()[1].split() == ["000010", "33", "21", "3!"]
+
+
+def test_json_folds_with_its_numbers_as_they_were_written() -> None:
+    payload = b'{"id": 12345678901234567890, "t": 21.50, "on": true, "in": {"\\u202e": ["a", null]}, "none": {}}'
+    assert shown.nodes(payload) == [
+        "",
+        None,
+        "object",
+        [
+            ["id", "12345678901234567890", "value", []],
+            ["t", "21.50", "value", []],
+            ["on", "true", "value", []],
+            [
+                "in",
+                None,
+                "object",
+                [["\\u202e", None, "array", [["0", '"a"', "text", []], ["1", "null", "value", []]]]],
+            ],
+            ["none", None, "object", []],
+        ],
+    ]
+
+
+def test_what_is_no_json_or_too_much_of_it_does_not_fold() -> None:
+    assert shown.nodes(b"{") is None
+    assert shown.nodes(b"[" + b"1," * 2500 + b"1]") is None
+    assert shown.nodes(b"[" * 100_000) is None

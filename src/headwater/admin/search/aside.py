@@ -22,8 +22,8 @@ from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.errors import Failed, Gap, HeadwaterError
 from headwater.message import Headers, Message
 
-NICENESS = 15
-"""It takes little where others want the same core."""
+NICENESS = 10
+"""How much it steps back behind the process that starts it, which does so behind the server."""
 TELL_US = SECOND_US // 10
 ASKED_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 32 << 20
@@ -108,7 +108,7 @@ def _moment(time_us: int | None) -> Any:
 
 def run() -> int:
     """Search as the input says; the exit code."""
-    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+    os.nice(NICENESS)
     source = sys.stdin.buffer
     asked = msgspec.json.decode(source.readline(ASKED_BYTES_MAX), type=Told)
     try:
