@@ -495,6 +495,7 @@ def test_a_channel_is_made_tried_and_delivers(house: House, page: Page) -> None:
         see(row.get_by_text("idle").or_(row.get_by_text("delivering")))
         expect(row.get_by_role("cell", name="1", exact=True)).to_be_visible(timeout=PATIENCE_MS)
         row.get_by_role("button", name="Pause").click()
+        page.get_by_role("dialog", name="Pause alarms?").get_by_role("button", name="Pause").click()
         see(row.get_by_text("paused"))
     row.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()

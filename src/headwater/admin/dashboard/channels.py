@@ -9,7 +9,7 @@ from nicegui import ui
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.contents import show_facts
-from headwater.admin.dashboard.dialogs import confirm_twice, detail, form, show_once, submit
+from headwater.admin.dashboard.dialogs import confirm, confirm_twice, detail, form, show_once, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
 from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
@@ -45,7 +45,7 @@ class Channels:
                 column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True),
                 column("destination", "Destination", _destination, mono=True, wide=True),
                 column("state", "State", lambda one: one.state, BADGE),
-                column("error", "Last error", lambda one: shown.plain(one.error) or "–", line=True, wide=True),
+                column("error", "Last error", lambda one: shown.plain(one.error) or "–", wide=True),
                 column("delivered", "Delivered", lambda one: shown.count(one.delivered), number=True, wide=True),
                 column("lag", "Behind", lambda one: shown.count(one.lag), number=True, wide=True),
                 column("dead", "Dead", lambda one: shown.count(one.dead), number=True, wide=True),
@@ -80,6 +80,14 @@ class Channels:
         await self._frame.do("operator", doing)
 
     async def _pause(self, row: Row) -> None:
+        one = self._found.get(str(row["id"]))
+        if one is not None and not row["paused"]:
+            waiting = shown.many(one.lag, "message")
+            question = (
+                f"Pause {shown.plain(one.name)}? Nothing is lost; {waiting} and what comes wait till it goes on."
+            )
+            if not await confirm(question, "Pause"):
+                return
         said = "It goes on." if row["paused"] else "Paused: nothing is pushed."
         await self._frame.change(
             "operator",

@@ -31,6 +31,8 @@ class PublishForm:
                 self._key = ui.input("Key").props("outlined dense")
                 self._headers = ui.textarea("Headers, one a line: name: value").props("outlined autogrow")
                 self._ttl_s = ui.number("Time to live, seconds", min=0).props("outlined dense")
+            for field in (self._topic, self._key, self._ttl_s):
+                field.on("keydown.enter", self._publish)
             button = ui.button("Publish", icon="send", on_click=self._publish).props("unelevated no-caps")
             frame.needs("operator", button)
             if not frame.may("operator"):

@@ -136,6 +136,7 @@ class _Shown:
                 self._to = ui.input(placeholder="earliest, latest, offset or time").props(
                     'outlined dense aria-label="Seek to"'
                 )
+                self._to.on("keydown.enter", self._seek)
                 seek = ui.button("Seek", icon="redo", on_click=self._seek).props("flat dense no-caps")
                 ui.space()
                 delete = ui.button("Delete", icon="delete", on_click=self._delete).props(
