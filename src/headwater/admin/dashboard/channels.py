@@ -83,9 +83,7 @@ class Channels:
         one = self._found.get(str(row["id"]))
         if one is not None and not row["paused"]:
             waiting = shown.many(one.lag, "message")
-            question = (
-                f"Pause {shown.plain(one.name)}? Nothing is lost; {waiting} and what comes wait till it goes on."
-            )
+            question = f"Pause {shown.plain(one.name)}? Nothing is lost; {waiting} and what comes wait till it goes on."
             if not await confirm(question, "Pause"):
                 return
         said = "It goes on." if row["paused"] else "Paused: nothing is pushed."
