@@ -45,6 +45,7 @@ class Follower:
         self.node.catch_up(self.replica)
 
     def connect(self) -> Any:
+        self.reading.come()
         return headwater.connect(f"headwater://127.0.0.1:{self.port}?read=any")
 
     def close(self) -> None:
@@ -148,7 +149,11 @@ def test_a_follower_serves_those_who_read_and_passes_everybody_else_on(pair: tup
     follower.apply(leader)
     with Following() as doors:
 
+        async def come() -> None:
+            await asyncio.get_running_loop().run_in_executor(None, follower.reading.come)
+
         async def serve() -> None:
+            doors.doors.before_reads = come
             doors.doors.reads_at = follower.port
 
         doors.run(serve())

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 import msgspec
@@ -81,6 +81,8 @@ class Doors:
         self.leader: Leader | None = None
         self.reads_at: int | None = None
         """The port of loopback where this node itself serves those who only read; None while it does not."""
+        self.before_reads: Callable[[], Awaitable[None]] | None = None
+        """What is awaited before one of them is connected."""
         self.buffer = memoryview(bytearray(passage.CHUNK_BYTES))
         self._ways: list[Way] = []
         self._led = asyncio.Event()
@@ -265,6 +267,8 @@ class Way:
     async def _connect(self, one: Passage, leader: Leader) -> bool:
         here = self.doors.reads_at if one.reads_only else None
         one.is_here = here is not None
+        if one.is_here and self.doors.before_reads is not None:
+            await self.doors.before_reads()
         place = leader.place(self.name) if here is None else (LOOPBACK, here)
         if place is None:
             log.at_will(logging.WARNING, "no-such-door", door=self.name, leader=leader.node)

@@ -35,6 +35,8 @@ DRAIN_S = 0.1
 APART_S = 0.002
 """Between two looks at what was applied: what comes meanwhile is shown together."""
 WAKE_S_MAX = 1.0
+COMING_US = 10_000_000
+"""How long one who comes may take to be connected."""
 OF_ROOTS = frozenset((rows.STREAM,))
 """With these come rows that count what batches have brought, which is counted here, too."""
 OF_ACCESS = frozenset((rows.CLIENT, rows.RULE, rows.TOKEN, rows.DECOY))
@@ -124,6 +126,9 @@ class Reading:
         self.server.cluster = node
         self._replica = replica
         self._work = threads.Condition()
+        self._looking = threads.Lock()
+        self._came_us = 0
+        """When somebody came last, on the clock that never jumps."""
         self._has_news = self._is_anew = self._is_other = self._is_over = False
         self._thread = threads.Thread(target=self._run, name="headwater-reading", daemon=True)
 
@@ -131,7 +136,7 @@ class Reading:
         """Serve; the port, on loopback."""
         await self.server.start()
         self._replica.on_applied = self._note
-        self._note(())
+        self._note(())  # what came between
         self._thread.start()
         return self.server.port
 
@@ -154,25 +159,47 @@ class Reading:
             self._has_news = True
             self._is_anew |= not kinds.isdisjoint(OF_ROOTS)
             self._is_other |= not kinds.isdisjoint(OF_ACCESS)
+            if self._is_watched:
+                self._work.notify()
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether anybody reads here, or is about to: for nobody nothing is looked at."""
+        return self.server.listener.count > 0 or self.core.clock.monotonic_us() < self._came_us + COMING_US
+
+    def come(self) -> None:
+        """Somebody is about to read here, and finds what was applied by now; by any thread but the loop's."""
+        with self._work:
+            self._came_us = self.core.clock.monotonic_us()
             self._work.notify()
+        self._look()
 
     def _run(self) -> None:
         while True:
             with self._work:
-                while not self._has_news and not self._is_over:
+                while not (self._has_news and self._is_watched) and not self._is_over:
                     self._work.wait(WAKE_S_MAX)
                 if self._is_over:
                     return
+            pause_s = APART_S if self._look() else WAKE_S_MAX
+            with self._work:
+                if not self._is_over:
+                    self._work.wait(pause_s)
+
+    def _look(self) -> bool:
+        """Show what was applied since the last look; whether that could be."""
+        with self._looking:
+            with self._work:
+                if not self._has_news:
+                    return True
                 is_anew, is_other = self._is_anew, self._is_other
                 self._has_news = self._is_anew = self._is_other = False
             if is_other:
                 self.server.loop.call_soon_threadsafe(self.server.reload)
-            pause_s = APART_S
             try:
                 self.core.see(anew=is_anew)
             except (HeadwaterError, OSError) as error:
                 log.at_will(logging.WARNING, "not-shown", reason=error, advice="it is tried again")
-                pause_s, self._is_anew, self._has_news = WAKE_S_MAX, True, True
-            with self._work:
-                if not self._is_over:
-                    self._work.wait(pause_s)
+                self._is_anew = self._has_news = True
+                return False
+            return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -224,8 +225,9 @@ class _Readings:
             await before.stop()
         if replica is not None:
             reading = await _aside(lambda: Reading(self._node, replica, self._loaded))
-            self._doors.reads_at = await reading.start()
-            self._reading = reading
+            port, self._reading = await reading.start(), reading
+            self._doors.before_reads = partial(_aside, reading.come)
+            self._doors.reads_at = port
 
 
 class _Turn:
