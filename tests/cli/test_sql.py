@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,25 @@ def test_a_server_is_asked_too(tmp_path: Path):
     with Served(tmp_path / "data") as served:
         served.bus.publish("home/x", b"1")
         assert objects_here("sql", "select value from 'home/#'", "--url", served.url) == [{"value": 1.0}]
+
+
+def test_it_starts_without_pandas(tmp_path: Path):
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish("home/x", b"1")
+    asked = "import sys; from headwater.cli import main\ntry: main()\nfinally: print('pandas' in sys.modules)"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            asked,
+            "sql",
+            "select count(*) as n from 'home/#'",
+            "--data",
+            tmp_path / "data",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == '{"n": 1}\nFalse\n', done.stderr

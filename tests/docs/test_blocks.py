@@ -15,7 +15,8 @@ from docs.screen import Screen
 NOT_RUN_MAX = 30
 """How many blocks no test runs, at most. Fewer is better."""
 
-LOOKS_RUN = re.compile(r"\$ |(?:headwater|curl|pip|podman|docker|mosquitto_\w+|python\d?|make) [a-z-]|import |bus\b")
+TYPED = "headwater|curl|pip|podman|docker|helm|kubectl|systemctl|mosquitto_\\w+|python\\d?|make"
+LOOKS_RUN = re.compile(rf"\$ |(?:sudo )?(?:{TYPED}) [a-z-]|import |bus\b")
 
 PAGES = {page: blocks(page) for page in pages()}
 

@@ -13,7 +13,9 @@ def main() -> None:
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from headwater.cli.app import app_for
+    from headwater.cli.lean import leave_out
 
+    leave_out(sys.argv[1:])
     app = app_for(sys.argv[1:])
     if is_heard:
         signal.signal(signal.SIGINT, signal.default_int_handler)
