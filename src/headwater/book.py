@@ -1,5 +1,5 @@
-"""The book in which clients, rules, tokens, channels and schedules are written: rows of the state, durable when a
-change returns, and noted in the audit."""
+"""The book: rows of the state for clients, rules, tokens, channels and schedules. A change is on disk, and in the
+audit, when it returns."""
 
 from __future__ import annotations
 

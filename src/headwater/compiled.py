@@ -1,6 +1,6 @@
-"""Whether this Headwater is the compiled one: the same sources, the modules of the hot path made into machine code.
+"""Whether this is the compiled build: the same sources, with the modules of the hot path compiled by mypyc.
 
-Which those are stands in pyproject.toml; docs/contribute/architecture.md says how to get it.
+Which modules those are stands in pyproject.toml; docs/contribute/architecture.md says how to get it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The core: a bus without its public methods, on a folder that it owns.
 
-Here the parts of a bus are put together, opened and closed. Whoever stands on it (the embedded buses, the server, its
-protocols and channels) takes the part that it needs, and what takes several of them is a verb here.
+It wires the parts of a bus together, opens and closes them. The embedded buses, the server, its protocols and channels
+use the parts directly; an operation that takes several parts is a method here.
 """
 
 from __future__ import annotations

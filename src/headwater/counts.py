@@ -1,7 +1,7 @@
-"""Counts: what a bus, and whoever serves it, has done since it started.
+"""Counts: the counters behind a server's metrics, since the bus was opened.
 
-Plain numbers, added to once per batch or group by whoever does the work, without a lock: nothing on a message's way
-waits for somebody who wants to know how it is going. The tables name every figure of a server, and say what it is.
+Plain numbers, added to once a batch or group by whoever does the work, without a lock: no message waits for somebody
+who reads metrics. The tables name every metric of a server, and say what it counts.
 """
 
 from __future__ import annotations

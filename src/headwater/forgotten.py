@@ -1,6 +1,7 @@
-"""What nobody holds any more and nobody has closed: it is closed here, and a ResourceWarning tells of it, as of a file.
+"""Consumers and buses that were garbage-collected without `close`: they are closed here, with a ResourceWarning, as
+Python does it with files.
 
-Python finalises an object in any thread, at any moment, whatever locks that thread holds; so it is closed by a thread
+Python runs a finalizer in any thread, at any moment, whatever locks that thread holds; so they are closed by a thread
 of its own.
 """
 

@@ -1,6 +1,7 @@
-"""What was found out, remembered up to a limit, at which everything is forgotten.
+"""A bounded cache that is cleared when it is full.
 
-That costs less than to know which entry was used last, and what is remembered here can be found out again.
+That costs less than to keep entries in the order of their last use (LRU), and whatever is cached here can be computed
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Breath: pauses in the long work of a thread, so that the event loop gets the interpreter in between.
+"""Pacing: a thread with long work yields the GIL, so that the event loop runs in between.
 
-A thread that computes gives the interpreter away every five milliseconds at most, and each message on its way would
-wait for that several times over.
+A thread that computes releases the GIL only every five milliseconds (Python's switch interval), and each message on
+its way would wait for that several times over.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ WORK_US = 1000
 PAUSE_US = 500
 """and how long it pauses then."""
 SWITCH_S = 0.0005
-"""How long a thread of a server computes, at most, while another wants the interpreter (5 ms if nobody says): a PING
-beside a reader far behind waits less for it."""
+"""The switch interval of a server's process (5 ms is Python's own): how long a thread that computes may keep the GIL
+while another wants it. A PING beside a reader that is far behind waits less."""
 
 
 def hand_over_sooner() -> None:
-    """Have threads that compute (readers, listings, proofs) give the interpreter to the loop sooner."""
+    """Have threads that compute (readers, listings, password checks) release the GIL to the event loop sooner."""
     sys.setswitchinterval(SWITCH_S)
 
 

@@ -1,9 +1,9 @@
-"""What a bus does by itself, in time, and what an operator asks for now and then.
+"""Upkeep: what a bus does by itself on a timer, and what an operator asks for now and then.
 
 By itself: release delayed messages, delete what retention allows, forget what expired. On demand: purge, the removal
 of a root, and backup.
-What changes the log runs in the committing role, called by the one timer queue. What retention may delete is found out
-in a thread of its own, as that may take a while; the role is asked for when it is known.
+What changes the log runs in the committing role (one thread at a time), called by the one timer queue. What retention
+may delete is computed in a thread of its own, as that may take a while, and then deleted in the committing role.
 """
 
 from __future__ import annotations

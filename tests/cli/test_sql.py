@@ -10,6 +10,7 @@ import headwater
 from cli.command import here, objects_here, one_sentence, run
 from client.served import Served
 
+COUNT = "select count(*) as n from 'home/#'"
 MEANS = "select topic, avg(value) as mean from 'home/#' group by 1 order by 1"
 
 
@@ -99,4 +100,4 @@ def test_it_starts_without_pandas(tmp_path: Path):
         text=True,
         check=False,
     )
-    assert done.stdout == '{"n": 1}\nFalse\n', done.stderr
+    assert done.stdout == '{"n":1}\nFalse\n', done.stderr

@@ -1,4 +1,4 @@
-"""Those who come to be served over HTTP: accepted while there is room, TLS that is not through included.
+"""HTTP connections are accepted while there is room; those whose TLS handshake is under way count.
 
 uvicorn would accept whoever comes, and count nobody before TLS is through.
 """

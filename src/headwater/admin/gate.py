@@ -35,11 +35,11 @@ LOCAL = "local"
 """What the audit calls those on loopback who needed no token."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 REMEMBERED_US = 2 * SECOND_US
-"""How long a token is taken for what it was."""
+"""How long the result of checking a token is cached."""
 TOKENS_MAX = 1000
-"""Tokens that are remembered; beyond it the one unused for longest is forgotten."""
+"""Tokens in that cache; beyond it the least recently used leaves."""
 WRONG_PER_MINUTE_MAX = 30
-"""Wrong tokens that an address may show."""
+"""Wrong tokens from an address before it has to wait."""
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 PROXY_HEADERS = frozenset(
     (

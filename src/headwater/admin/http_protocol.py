@@ -1,4 +1,4 @@
-"""The line to somebody who asks over HTTP: at most `http_connections_max` of them, and none that holds one for nothing.
+"""An HTTP connection: at most `http_connections_max` of them, and none that idles without a request.
 
 One address has `http_connections_per_address_max` of them at most, WebSockets included. A connection on which no
 request comes, or whose request's head does not end, is closed; uvicorn would wait forever.

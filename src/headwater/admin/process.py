@@ -30,7 +30,7 @@ from headwater.server.log import Log, configure
 from headwater.serving.outside import Listening, Outside
 
 NICENESS = 5
-"""How much it steps back behind the server where both want the same core."""
+"""Its nice value: where both want the same core, the server goes first."""
 SETTINGS_BYTES_MAX = 64 * 1024
 CONNECT_S = 30.0
 ANSWER_S = 10.0

@@ -1,4 +1,4 @@
-"""What a condition of Arrow leaves possible: which roots may have rows for which it holds, and from when on.
+"""Predicate pushdown: which roots may have rows that a condition of Arrow selects, and from when on.
 
 pyarrow knows how to tell, of a file whose rows are known to lie within bounds, that a condition holds for none of
 them. Here there is no such file: it is asked about bounds alone.

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 ROWS = 10_000
 """Rows that a record batch has, or a few more."""
 BYTES = 16 << 20
-"""Bytes at which one is made even if it has fewer rows."""
+"""Bytes at which a record batch is made though it has fewer rows."""
 HELD_BYTES = 64 << 20
-"""The same for the bodies that are kept meanwhile, with payloads that may not even be asked for."""
+"""The same for the bodies that are held meanwhile, whose payloads may not be among the columns that are read."""
 DICTIONARIES_MAX = 256
 INT32 = struct.Struct("<i")
 INT32_AT = INT32.unpack_from

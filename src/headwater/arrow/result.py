@@ -1,4 +1,4 @@
-"""What a query answers: a few rows, in the form that is wanted of them."""
+"""The result of a query: as tuples, dicts, an Arrow table, or a frame."""
 
 from __future__ import annotations
 

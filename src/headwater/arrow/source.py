@@ -1,4 +1,4 @@
-"""Where messages come from before they are columns: bodies of batches as they stand, and rows that a lake has.
+"""The sources of columns: bodies of batches as they are stored, and rows of a lake.
 
 A bus has one (`Bus._columns`): the embedded one goes through its streams, the served one has bodies sent to it. Both
 go from history into the log without a gap or a repeat, as `replay` does, since they are what it reads with.
@@ -21,7 +21,7 @@ from headwater.wire.contents import Deliver
 NO_PURGES = Purges()
 PREFETCH_MESSAGES = 50_000
 PREFETCH_BYTES = 16 << 20
-"""What a server may send ahead, at least: a few record batches."""
+"""The prefetch window of a served reading, at least: a few record batches."""
 
 
 def window(settings: Connecting) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Topics as a table that DuckDB scans: it asks for the columns that a query needs, and hands over its conditions.
+"""Topics as a table that DuckDB scans: it pushes down the columns that a query needs, and its conditions.
 
 To DuckDB this is one of pyarrow's datasets, which it lets leave out columns and rows. Each scan is a reading of its
 own, up to the same offsets; nothing is read before there is one.

@@ -1,8 +1,8 @@
 """A channel: takes from its durable subscription, and pushes to where somebody listens.
 
-Promises: order is kept, and nothing is delivered less than once; a destination that is down costs no message an
-attempt, it is tried again with a growing delay; what the receiver refuses is tried again as the subscription says, and
-then goes to its dead letters. Here is what both kinds share; `channels.tcp` and `channels.http` have the rest.
+Promises: messages are pushed in order, at least once; while a destination is down no attempt is counted, and it is
+tried again with exponential back-off; what the receiver refuses is retried as the subscription says, and then is a dead
+letter. Here is what both kinds share; `channels.tcp` and `channels.http` have the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What errors advise, as whoever is at the command line can do it: the bus advises in Python."""
+"""Rewrites the advice of errors for the command line: commands in place of calls in Python."""
 
 from __future__ import annotations
 

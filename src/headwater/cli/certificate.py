@@ -1,4 +1,4 @@
-"""A certificate of a server's own, whose clients are told of it, and nobody else has to believe it."""
+"""A certificate authority of a server's own, and its certificate: for clients that are given the authority (`?ca=`)."""
 
 from __future__ import annotations
 

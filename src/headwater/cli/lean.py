@@ -14,7 +14,7 @@ class _NoPandas:
     """A finder that finds no pandas, and leaves everything else to others."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
+    def find_spec(name: str, *_: object) -> None:
         if name == "pandas":
             raise ModuleNotFoundError("this command goes without pandas", name=name)
 

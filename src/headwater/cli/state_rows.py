@@ -1,4 +1,4 @@
-"""What each kind of row of the state has to be, for `headwater verify`: who reads them, in one table."""
+"""How `headwater verify` decodes each kind of row of the state, in one table."""
 
 from __future__ import annotations
 

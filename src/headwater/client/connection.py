@@ -50,12 +50,12 @@ REGISTER_ID = 1
 FIRST_ID = REGISTER_ID + 1
 """Number of the first request after that."""
 GONE_S = 2.0
-"""How long what was sent last may take to leave."""
+"""How long a closing connection may take to flush what was sent last."""
 OTHER_LANGUAGES = {
     b"\x15\x03": "it speaks TLS: its address begins with headwaters://",
     b"HTTP": "it speaks HTTP: that is the port of the API, and the one for clients is 7411 if nothing else was said",
 }
-"""What a server that is none of ours says first."""
+"""What servers of other protocols send first."""
 PLAIN = "if it does not speak TLS, its address begins with headwater://"
 PING = pack(Kind.PING)
 PONG = pack(Kind.PONG)

@@ -107,7 +107,7 @@ class Chunk(msgspec.Struct, eq=False):
 
 
 ReadUntil = Callable[[Callable[[], bool], float | None], None]
-"""Reads in the caller's thread until something is there, or for so long, if it may."""
+"""Reads from the socket in the caller's thread, if it may, until something has come or the timeout is over."""
 
 
 class Verbs(Protocol):

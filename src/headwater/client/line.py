@@ -22,7 +22,7 @@ from typing import Protocol
 from headwater import threads
 
 MS_MAX = 60_000
-"""Who waits for longer looks again after so long."""
+"""A longer wait polls again after so long."""
 
 
 class Taker(Protocol):

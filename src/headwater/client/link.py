@@ -37,12 +37,12 @@ from headwater.wire.request import A, Request
 from headwater.wire.requests import Goodbye, Problem, Registered, error_of, pack_request
 
 IDS = (1 << 32) - FIRST_ID
-"""Numbers that there are for frames that are answered."""
+"""Request numbers that there are."""
 ANSWERS = frozenset((int(Kind.REPLY), int(Kind.ERROR)))
 STEADY_S = 1.0
 """A connection that lasted for so long was a good one: the next delay is a short one again."""
 FINAL = frozenset((401, 403, 409))
-"""Codes of what does not become better by connecting again."""
+"""Codes of errors after which reconnecting is of no use."""
 
 
 class LinkState(Enum):

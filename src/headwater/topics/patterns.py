@@ -1,10 +1,10 @@
 """Patterns: at which levels the filters of a client have their `+`, and how many such patterns there may be.
 
-A look-up walks down the tree of filters by one way for each pattern that begins like the topic: where a filter has no
-`+`, the topic says which way to go. Filters of one pattern cost a look-up no more than one of them does, be they
-millions; but `a` or `+` at each of sixteen levels are 65,536 patterns, and as many ways for a topic that none of them
-needs to match. So it is patterns that are limited, of each client and of all together, and with them what a look-up
-costs. `#` adds no way: it ends one.
+A look-up walks the trie of filters along one path for each pattern that begins like the topic: where a filter has no
+`+`, the topic's level says which child to take. A million filters of one pattern cost a look-up no more than one filter
+does; but `a` or `+` at each of sixteen levels are 65,536 patterns, so 65,536 paths for a topic that none of them needs
+to match. So patterns are limited, per client and in all, and with them the cost of a look-up. `#` adds no path: it ends
+one.
 
 What a bus does itself, for no client, is not counted.
 """

@@ -1,4 +1,4 @@
-"""What is said of messages whose handler failed, or that came again: one line of the log each."""
+"""Log lines of messages whose handler failed, or that were delivered again: one each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to the messages of a subscription, as it is written in several places. Values alone, no I/O.
+"""What happened to the messages of a subscription, put together from all places that record it. Values alone, no I/O.
 
 - Its rows and dead letters have those that failed and are not done. What is below the floor and not dead was acked.
 - Where the life of its messages is told (`states="stream"`), that has the rest: how often each was tried, how long its

@@ -1,6 +1,6 @@
-"""Whose turn it is: the queues that have something to do, one after another.
+"""Round-robin over the queues that have messages.
 
-A queue that was worked on goes to the end of the line, so that each waits for no more than one turn of the others. No
+A queue that had its turn goes to the end, so that each waits for no more than one turn of the others. No
 I/O and no locks: whoever runs workers calls it from one thread at a time.
 """
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first one is a wish to stop, the second one does not wait."""
+"""SIGTERM and Ctrl-C: the first asks for a graceful stop, the second ends at once."""
 
 from __future__ import annotations
 
