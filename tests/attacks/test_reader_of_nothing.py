@@ -13,7 +13,9 @@ import headwater
 from headwater.config import Config
 from headwater.delivery import cursor
 from headwater.delivery.cursor import LOOK_BATCHES
-from headwater.server.pump import Pump
+from headwater.server.durable_pump import DurablePump
+from headwater.server.live_pump import LivePump
+from headwater.server.reading_pump import ReadingPump
 from headwater.store.stream import DiskStream
 from server.harness import Running
 
@@ -34,7 +36,8 @@ class Turns:
         self.reads = 0
         """From disk."""
         self._wrap(patch, cursor, "places_in", self._on_look)
-        self._wrap(patch, Pump, "_serve", self._on_turn)
+        for kind in (DurablePump, LivePump, ReadingPump):
+            self._wrap(patch, kind, "_pump", self._on_turn)
         self._wrap(patch, DiskStream, "_from_disk", self._on_read)
 
     def _wrap(self, patch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[[], None]) -> None:
