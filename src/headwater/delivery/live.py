@@ -50,7 +50,8 @@ class Live(Reader):
         self._origin = Unacked(OF_LIVE, reply)
         self._on_close = on_close
         self._lock = threads.Lock()
-        self._changed = threads.Condition(self._lock)
+        self._changed: threads.Condition | None = None
+        """Made for the first thread that waits: most of a server's never have one, and there are many."""
         self._waiting = 0
         """Threads that wait for a change."""
         self.hand: Callable[[Selection], bool] | None = None
@@ -59,7 +60,8 @@ class Live(Reader):
         """Held by the reader, so that messages are made outside of the lock that the committing thread takes."""
         self._buffer: deque[Selection | RetainedReading] = deque()
         """What comes, in order; what is retained has its place in it, and is read when that is reached."""
-        self._ready: deque[Message] = deque()
+        self._ready: deque[Message] | None = None
+        """Messages that are made, and that the reader did not take at once; None before there is a reader here."""
         self._messages = 0
         self._bytes = 0
         self.ended: str | None = None
@@ -78,7 +80,7 @@ class Live(Reader):
                 if earlier is not self._buffer[0]:
                     self._buffer.remove(earlier)
             self._buffer.append(retained)
-            if self._waiting:
+            if self._changed is not None and self._waiting:
                 self._changed.notify()
             wakers = tuple(self._wakers)
         for wake in wakers:
@@ -99,7 +101,7 @@ class Live(Reader):
             self._bytes += len(batch.data)
             if self._messages > self._config.live_messages_max or self._bytes > self._config.live_bytes_max:
                 self._overflow()
-            if self._waiting:
+            if self._changed is not None and self._waiting:
                 self._changed.notify()
             wakers = tuple(self._wakers)
         for wake in wakers:
@@ -149,16 +151,19 @@ class Live(Reader):
         while True:
             # Not held while waiting: another thread that reads too has a timeout of its own.
             with self._reading:
-                while len(self._ready) < max:
+                ready = self._ready
+                if ready is None:
+                    ready = self._ready = deque()
+                while len(ready) < max:
                     found = self.take()
                     if found is not None:
-                        self._ready.extend(found.taken(self._origin))
-                    elif self.is_unread and not self._ready:
+                        ready.extend(found.taken(self._origin))
+                    elif self.is_unread and not ready:
                         self.read_on()
                     else:
                         break
-                if self._ready:
-                    return [self._ready.popleft() for _ in range(min(max, len(self._ready)))]
+                if ready:
+                    return [ready.popleft() for _ in range(min(max, len(ready)))]
             if not self._await(until_us):
                 return []
 
@@ -204,7 +209,10 @@ class Live(Reader):
 
     def _await(self, until_us: int | None) -> bool:
         """Wait for a batch; False when the time has passed."""
-        with self._changed:
+        with self._lock:
+            changed = self._changed
+            if changed is None:
+                changed = self._changed = threads.Condition(self._lock)
             while not self._buffer:
                 if self.ended is not None:
                     raise Closed(self.ended)
@@ -213,7 +221,7 @@ class Live(Reader):
                     return False
                 self._waiting += 1
                 try:
-                    if not self._clock.wait(self._changed, left_us) and left_us is not None:
+                    if not self._clock.wait(changed, left_us) and left_us is not None:
                         until_us = 0  # one last look
                 finally:
                     self._waiting -= 1
@@ -240,7 +248,7 @@ class Live(Reader):
 
     def add_waker(self, wake: Callable[[], None]) -> None:
         """Call this, from the committing thread, whenever something arrives."""
-        with self._changed:
+        with self._lock:
             self._wakers.append(wake)
 
     def close(self) -> None:
@@ -250,11 +258,12 @@ class Live(Reader):
 
     def end(self, reason: str) -> None:
         """Wake the reader for good."""
-        with self._changed:
+        with self._lock:
             if self.ended is None:
                 self.ended = reason
             self._buffer.clear()
-            self._changed.notify_all()
+            if self._changed is not None:
+                self._changed.notify_all()
             wakers = tuple(self._wakers)
         for wake in wakers:
             wake()

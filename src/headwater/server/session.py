@@ -272,6 +272,7 @@ class Session(Actor):
                     pump.tell(served.WAKE)
                 else:
                     pump.ring()  # others have their turn
+        self._held_back, self._without_room = self._held_back or None, self._without_room or None
 
     def hold_back(self, pump: Pump) -> None:
         """A pump may have something to send, and cannot: it is woken when the connection takes more."""
@@ -393,7 +394,10 @@ class Session(Actor):
             if connection is not None and not connection.is_writable:
                 return  # until `on_writable`
             self._is_asked = True
-            self.later(*self._asked.popleft())
+            asked = self._asked.popleft()
+            if not self._asked:
+                self._asked = None
+            self.later(*asked)
 
     def _keep(self, one: SubscriptionOf, then: Callable[[Any, BaseException | None], None]) -> None:
         """Store that the session takes from a subscription."""
