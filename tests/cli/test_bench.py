@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from cli.command import objects, run
+from cluster.conftest import runs_nats
+from headwater.cli.bench.cluster import measure as cluster
 from headwater.cli.bench.fair import behind, many, rows, traffic
 from headwater.cli.bench.fair.table import ROWS
 from headwater.cli.bench.figure import Figure
@@ -88,6 +90,20 @@ def test_one_who_wants_all_that_is_retained_is_measured_and_gets_it(tmp_path: Pa
         (way, 2000, True) for way in ("embedded", "MQTT QoS 1")
     ]
     assert all(figure.ratio is not None for figure in found if figure not in came)
+    assert not list(tmp_path.iterdir()), "what was measured is gone"
+
+
+@pytest.mark.xdist_group("nats")
+def test_three_nodes_are_measured_by_turns_with_the_engine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs_nats()
+    monkeypatch.setattr(cluster, "ROUNDS", 1)
+    monkeypatch.setattr(cluster, "SINGLES", 5)
+    monkeypatch.setattr(cluster, "STEADY_S", 0.1)
+    parts = ("publish", "single", "step-down")
+    found = {(one.name, one.variant): one for one in cluster.measure(str(tmp_path), 0.3, 1, parts, 1.0)}
+    assert len(found) == 6
+    assert all(one.value > 0 for one in found.values() if not one.name.startswith("follower"))
+    assert [one.variant for one in found.values() if one.raw] == ["bytes", "messages", "400 bytes"]
     assert not list(tmp_path.iterdir()), "what was measured is gone"
 
 

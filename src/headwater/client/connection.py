@@ -360,11 +360,18 @@ async def connect(
             if isinstance(error, Exception):
                 await connection.gone()
         if isinstance(error, TimeoutError):
-            raise Disconnected(
-                f"{address} did not answer within {connect_s:g} s (connect_timeout_s); is it a "
-                "Headwater server, and does it speak TLS as the address says?"
-            ) from None
+            raise _unanswered(address, connect_s, is_one_of_several=silence_s is not None) from None
         raise
+
+
+def _unanswered(address: Address, connect_s: float, *, is_one_of_several: bool) -> Disconnected:
+    """That a connection did not come about in time, and why that may be."""
+    setting = "silence_s_max" if is_one_of_several else "connect_timeout_s"
+    nodes = " Or nobody leads the cluster at the moment: see headwater cluster status" if is_one_of_several else ""
+    return Disconnected(
+        f"{address} did not answer within {connect_s:g} s ({setting}); is it a Headwater server, and does it speak TLS "
+        f"as the address says?{nodes}"
+    )
 
 
 async def _open(address: Address, settings: Connecting) -> Connection:

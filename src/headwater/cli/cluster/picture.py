@@ -76,11 +76,19 @@ def problems(found: Overview) -> list[str]:
         elif report.role == "joining":
             wrong.append(f"{safe(node)} is about to follow: it reads on, or takes a copy")
     if found.leader is None:
-        wrong.append("nobody leads, so that nothing can be stored")
+        wrong.append(f"nobody leads, so that nothing can be stored{_majority(found)}")
     cut_off = any(report.is_cut_off for report in found.reports.values())
     if cut_off and found.leader is None:
         wrong.append("the NATS servers have lost what nodes have applied: headwater cluster rebuild makes a new stream")
     return wrong
+
+
+def _majority(found: Overview) -> str:
+    """What is missing for somebody to lead, if it is that."""
+    there, all_of_them = len(set(found.members) & set(found.reports)), len(found.members)
+    if not all_of_them or 2 * there > all_of_them:
+        return ""
+    return f": {all_of_them // 2 + 1} of {all_of_them} nodes have to be there; start one, or remove what is lost"
 
 
 def node_object(found: Overview, node: str, only: Sequence[str] = ()) -> dict[str, Any]:
