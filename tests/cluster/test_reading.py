@@ -14,11 +14,13 @@ import uvloop
 import headwater
 from cluster.following import Following, View
 from cluster.nodes import Leader, Node, another, first
-from headwater.cluster.reading import Reading
+from headwater.cluster import reading
+from headwater.cluster.reading import Overlay, Reading
 from headwater.cluster.replica import Replica
 from headwater.config import Serving
 from headwater.errors import Malformed, ReadOnly
 from headwater.settings import given
+from headwater.store.state import MemoryState
 from server.harness import PATIENCE_S, Running
 
 SENT = 20
@@ -184,3 +186,21 @@ def test_what_clients_may_is_what_they_may_everywhere(tmp_path: Path):
 def test_an_address_that_says_it_wrongly_is_refused(url: str):
     with pytest.raises(Malformed):
         headwater.connect(url)
+
+
+def test_rows_of_ones_own_lie_over_those_of_the_node_and_change_none_of_them(monkeypatch: pytest.MonkeyPatch):
+    below = MemoryState()
+    below.write({b"a1": b"1", b"a2": b"2", b"b1": b"3"})
+    over = Overlay(below)
+    over.write({b"a2": None, b"a3": b"own", b"b1": b"changed", b"none": None})
+    assert list(over.scan(b"a")) == [(b"a1", b"1"), (b"a3", b"own")]
+    assert list(over.scan(b"a", b"a2")) == [(b"a3", b"own")]
+    assert [over.get(key) for key in (b"a1", b"a2", b"b1", b"none")] == [b"1", None, b"changed", None]
+    below.write({b"a4": b"later"})
+    assert list(over.scan(b"a"))[-1] == (b"a4", b"later")
+    assert list(below.scan(b"")) == [(b"a1", b"1"), (b"a2", b"2"), (b"a4", b"later"), (b"b1", b"3")]
+    monkeypatch.setattr(reading, "OVER_BYTES_MAX", 100)
+    with pytest.raises(ReadOnly, match="takes more than 100 bytes"):
+        over.write({b"c": bytes(100)})
+    over.write({b"c": None})
+    over.write({b"c": b"small"})

@@ -76,13 +76,15 @@ class Overlay:
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Keep rows, in memory alone."""
         with self._lock:
+            more = sum([len(key) + len(value) for key, value in rows.items() if value is not None])
+            if more and self._bytes + more > OVER_BYTES_MAX:
+                raise ReadOnly(f"what is kept for those who read here takes more than {OVER_BYTES_MAX} bytes")
             for key, value in rows.items():
-                self._bytes -= len(key) + len(self._rows.pop(key, None) or b"") if key in self._rows else 0
+                if key in self._rows:
+                    self._bytes -= len(key) + len(self._rows.pop(key) or b"")
                 if value is not None or self._below.get(key) is not None:
                     self._rows[key] = value
                     self._bytes += len(key) + len(value or b"")
-            if self._bytes > OVER_BYTES_MAX:
-                raise ReadOnly(f"what is kept for those who read here takes more than {OVER_BYTES_MAX} bytes")
 
     def commit(self, rows: Mapping[bytes, bytes | None]) -> None:
         """The same: nothing of it outlives this node's following."""
