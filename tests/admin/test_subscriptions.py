@@ -185,3 +185,9 @@ def test_what_is_not_there_is_not_found(method: str, path: str, http: httpx.Clie
     response = http.request(method, path)
     assert response.status_code == 404, response.text
     assert response.json()["kind"] == "NotFound"
+    assert "bus." not in response.json()["detail"]  # whoever asks over HTTP has no Python
+
+
+def test_what_is_not_there_is_listed_by_a_request(http: httpx.Client):
+    said = http.delete(at("none")).json()["detail"]
+    assert said == 'there is no subscription "none"; GET /v1/subscriptions lists those that are'

@@ -97,9 +97,18 @@ def answer(
     return Response(msgspec.json.encode(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
+LISTS = re.compile(r"\bbus\.(subscriptions|schedules|schemas|topics)\(\) lists")
+LETTERS = re.compile(r'\bbus\.dead_letters\("(.*?)"\)')
+
+
+def over_http(sentence: str) -> str:
+    """What an error advises, as requests in place of calls in Python."""
+    return LETTERS.sub(r"GET /v1/subscriptions/\1/dead-letters", LISTS.sub(r"GET /v1/\1 lists", sentence))
+
+
 def of_error(error: HeadwaterError) -> Response:
     """An error of the tree as an answer."""
-    text = str(error.args[0]) if error.args else ""
+    text = over_http(str(error.args[0])) if error.args else ""
     kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
     others: dict[str, Any] = {"existing": error.existing} if isinstance(error, Exists) else {}
     if isinstance(error, errors.PartlyStored):
