@@ -77,6 +77,7 @@ class Load:
         """What the client of MQTT has sent and received."""
         self._under_way: dict[int, bytes] = {}
         """By packet id, what was published with QoS 2 and is yet to be through."""
+        self._early: set[int] = set()
 
     def start(self) -> None:
         """Begin."""
@@ -230,7 +231,11 @@ class Load:
 
     def _published(self, _: Client, __: object, number: int, *___: object) -> None:
         with self._lock:
-            self.once.add(self._under_way.pop(number))
+            payload = self._under_way.pop(number, None)
+            if payload is None:
+                self._early.add(number)  # before whoever publishes knows its number
+            else:
+                self.once.add(payload)
 
     def _qos2(self) -> None:
         client, number = self._mqtt, 0
@@ -239,8 +244,13 @@ class Load:
             if len(self._under_way) < QOS2_MAX:
                 number += 1
                 payload = b"%d" % number
+                made = client.publish("once/a", payload, qos=2).mid  # not under a lock: it has its own
                 with self._lock:
-                    self._under_way[client.publish("once/a", payload, qos=2).mid] = payload
+                    if made in self._early:
+                        self._early.remove(made)
+                        self.once.add(payload)
+                    else:
+                        self._under_way[made] = payload
             self._is_over.wait(PAUSE_S)
 
     # In the end

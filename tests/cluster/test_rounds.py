@@ -90,6 +90,7 @@ def test_one_fault_of_each_kind_costs_nothing_that_was_acknowledged(tmp_path: Pa
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", range(5))
 def test_fifty_rounds_cost_nothing_that_was_acknowledged(tmp_path: Path, seed: int):
     runs_nats()
