@@ -364,7 +364,7 @@ class Upkeep:
 
     def _not_waiting(self, root: Root) -> int:
         """Delayed messages up to this offset have all been released."""
-        if root.stream.rolls <= root.stream.first_offset:
+        if root.stream.size[1] < 2:
             return 0  # one segment, which is in use
         return min(delays.waiting(self._state), default=root.stream.durable + 1) - 1
 

@@ -92,6 +92,10 @@ class Indexes:
             self.remember(segment)
             return fresh
 
+    def to_extend(self, segment: Segment) -> Index:
+        """The index of the segment that is written to; by the thread that commits."""
+        return self.of(segment) if segment.mended is None else self.take_mended(segment)
+
     def take_mended(self, segment: Segment) -> Index:
         """Go on with the index that a reader made; by the thread that commits."""
         assert segment.mended is not None

@@ -103,10 +103,6 @@ class Stream(Protocol):
     def size(self) -> tuple[int, int]:
         """Bytes, and in how many pieces."""
 
-    @property
-    def rolls(self) -> int:
-        """Where the piece begins that is written to: what is before it may be trimmed."""
-
     def read(self, offset: int, bytes_max: int) -> Sequence[Batch | Hole]:
         """Batches from the one that holds an offset on; empty if it is not there yet. From any thread."""
 

@@ -210,12 +210,9 @@ class Mirror(Streams):
         """Write batches with these headers to the active segment, without a sync; nobody sees them yet."""
         active = stream.segments[-1] if stream.segments else stream.start_segment(stream.end + 1)
         self._pool.write(active.log_path, buffers, active.end)
-        index = active.index if active.index is not None else stream.indexes.of(active)
-        if active.mended is not None:
-            index = stream.indexes.take_mended(active)
         *positions, end = accumulate([header.bytes for header in headers], initial=active.end)
         newest = headers[-1]
-        index.extend([header.first_offset for header in headers], positions, newest.time_us)
+        stream.indexes.to_extend(active).extend([header.first_offset for header in headers], positions, newest.time_us)
         stream.end, stream.time_us = newest.last_offset, newest.time_us
         active.end = end
         active.allocated = max(active.allocated, end)

@@ -97,11 +97,6 @@ class DiskStream:
         return min(self.kept_from, first) if self.kept_from else first
 
     @property
-    def rolls(self) -> int:
-        """Changes whenever there may be something more to trim: the base of the active segment."""
-        return self.segments[-1].base if self.segments else 0
-
-    @property
     def size(self) -> tuple[int, int]:
         """Bytes, and in how many segments; from any thread."""
         segments = tuple(self.segments)
@@ -186,9 +181,9 @@ class DiskStream:
         except OSError:
             self.undo(self.end, start)
             raise
-        index = segment.index if segment.index is not None else self.indexes.of(segment)
-        if segment.mended is not None:
-            index = self.indexes.take_mended(segment)
+        index = segment.index
+        if index is None or segment.mended is not None:
+            index = self.indexes.to_extend(segment)
         for write in writes:
             newest = write.batch
             assert newest is not None
@@ -254,8 +249,7 @@ class DiskStream:
     def undo(self, end: int, position: int) -> None:
         """Take back writes that were never synced, durably: they must not be found by the next process."""
         segment = self.segments[-1]
-        index = self.indexes.of(segment) if segment.mended is None else self.indexes.take_mended(segment)
-        index.cut(position)
+        self.indexes.to_extend(segment).cut(position)
         segment.end = position
         self.end = end
         try:
