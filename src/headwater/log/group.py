@@ -135,15 +135,8 @@ class CommitGroup(msgspec.Struct, eq=False):
             topics, body, crc = part.topics, part.body, part.crc
             if body is None:
                 time_us = now_us if part.time_us < 0 else part.time_us
-                body = encode_body(
-                    topics,
-                    part.payloads,
-                    time_us,
-                    expiries=part.expiries,
-                    retain=part.retain,
-                    keys=part.keys,
-                    headers=part.headers,
-                )
+                options = part.expiries, part.retain, part.keys, part.headers
+                body = encode_body(topics, part.payloads, time_us, *options)
                 crc = checksum(body)
             write = Write(body, crc, 1, None, 0, singles.flags, part.columns)
         else:

@@ -103,15 +103,8 @@ class Part(msgspec.Struct, eq=False, gc=False):
 
     def encode(self, time_us: int) -> None:
         """Make the body, of messages that are published at this time."""
-        self.body = body = encode_body(
-            self.topics,
-            self.payloads,
-            time_us,
-            retain=self.retain,
-            keys=self.keys,
-            headers=self.headers,
-            expiries=self.expiries,
-        )
+        options = self.expiries, self.retain, self.keys, self.headers
+        self.body = body = encode_body(self.topics, self.payloads, time_us, *options)
         self.crc = checksum(body)
         if len(self.payloads) > 1 and self.retain is None:  # else it is yet to be measured what they retain
             self.payloads = ()  # the body has them: until it is on disk, they are not to be in memory twice

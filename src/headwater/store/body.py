@@ -101,7 +101,6 @@ def encode_body(
     topics: Sequence[str],
     payloads: Sequence[bytes],
     time_us: int | Sequence[int],
-    *,
     expiries: Sequence[int] | None = None,
     retain: Sequence[bool] | None = None,
     keys: Sequence[bytes | None] | None = None,
