@@ -20,7 +20,7 @@ def test_nodes_with_the_same_are_the_same():
 def test_of_several_differences_the_first_is_named():
     other = msgspec.structs.replace(SAME, segments={1: {1: b"a", 50: b"x"}, 2: {1: b"y"}}, rows=b"others")
     found = compare({"n1": SAME, "n2": SAME, "n3": other})
-    assert found.difference == Difference(one="n1", other="n3", stream=1, base=50)
+    assert found.difference == Difference(one="n1", other="n3", stream=1, base=50, odd=("n3",))
     assert str(found.difference) == "n1 and n3 have different bytes in stream 1, segment 50"
 
 
@@ -37,6 +37,16 @@ def test_rows_are_compared_where_nodes_stand_at_one_record_alone():
     later = msgspec.structs.replace(other, position=Position(8, 8, 1))
     found = compare({"n1": SAME, "n2": later})
     assert (found.difference, found.rows_compared) == (None, ())
+
+
+def test_the_node_that_has_something_else_than_most_is_named():
+    other = msgspec.structs.replace(SAME, rows=b"others")
+    found = compare({"n1": other, "n2": SAME, "n3": SAME})
+    assert found.difference == Difference(one="n1", other="n2", odd=("n1",))
+    third = msgspec.structs.replace(SAME, rows=b"third")
+    found = compare({"n1": other, "n2": SAME, "n3": third})
+    assert found.difference is not None
+    assert found.difference.odd == ()
 
 
 def test_another_record_of_the_same_number_is_a_difference():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping
 
 import msgspec
 
@@ -19,6 +20,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Of a segment that is different: its stream, and"""
     base: int | None = None
     """its first offset. None: it is the rows that differ."""
+    odd: tuple[str, ...] = ()
+    """Nodes that have something else than most; empty if most do not have the same."""
 
     def __str__(self) -> str:
         if self.stream is None:
@@ -57,10 +60,19 @@ def compare(found: Mapping[str, Digests]) -> Comparison:
     difference: Difference | None = None
     if different:
         stream, base, one, other = min(different)
-        difference = Difference(one=one, other=other, stream=stream, base=base)
+        odd = _odd({node: digests.segments.get(stream, {}).get(base) for node, digests in found.items()})
+        difference = Difference(one=one, other=other, stream=stream, base=base, odd=odd)
     elif rows is not None:
-        difference = Difference(one=rows[0], other=rows[1])
+        odd = _odd({node: (found[node].rows, found[node].position) for node in together})
+        difference = Difference(one=rows[0], other=rows[1], odd=odd)
     return Comparison(difference=difference, segments=len(compared), rows_compared=together, record=record)
+
+
+def _odd(of: Mapping[str, Hashable]) -> tuple[str, ...]:
+    """Nodes that have something else than most of those that have it at all."""
+    there = {node: what for node, what in of.items() if what is not None}
+    most, count = Counter(there.values()).most_common(1)[0]
+    return tuple(sorted(node for node, what in there.items() if what != most)) if 2 * count > len(there) else ()
 
 
 def _rows(found: Mapping[str, Digests]) -> tuple[tuple[str, ...], int, tuple[str, str] | None]:

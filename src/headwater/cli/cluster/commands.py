@@ -145,8 +145,8 @@ def verify(
     that stand at the same record. Nodes go on working meanwhile.
 
     With --json: an object with same, nodes, missing, segments (how many were compared), record (at which rows were
-    compared) and rows (the nodes whose rows were), difference (null, or one, other, stream, base; without stream and
-    base it is the rows).
+    compared) and rows (the nodes whose rows were), difference (null, or one, other, stream, base, odd: nodes
+    that have something else than most; without stream and base it is the rows).
     """
     from headwater.cluster.comparison import compare
 
@@ -171,7 +171,9 @@ def verify(
         )
     elif found.difference is not None:
         say(("different", "bold red"), f": {safe(str(found.difference))}")
-        say("stop the node that is wrong, remove its folder, and start it: it takes a copy of another's")
+        odd = ", ".join(map(safe, found.difference.odd))
+        wrong = f"{odd} has something else than most: stop it" if odd else "find out which is wrong, and stop it"
+        say(f"{wrong}, put its folder aside, and start it: it takes a copy of another's")
     else:
         rows = f"rows of {', '.join(found.rows_compared)} at record {found.record:,}" if found.rows_compared else ""
         what = f"{counted(found.segments, 'segment')} that nobody writes to any more"
