@@ -263,7 +263,7 @@ class Load:
     def _told(self, payload: bytes) -> str:
         """What was said about a message of QoS 2."""
         number = payload.decode()
-        marks = f"(Mid: {number})", f"m{number},", f" {number})"
+        marks = f"(Mid: {number})", f" m{number})"
         return "\n".join(line for line in self.said if any(mark in line for mark in marks) or "CONN" in line)
 
     def judge(self) -> None:

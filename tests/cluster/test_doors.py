@@ -135,6 +135,24 @@ def test_those_who_come_before_anybody_leads_wait(leader: Served):
             assert said
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+def test_what_somebody_said_who_has_given_up_is_passed_on_to_nobody(monkeypatch: pytest.MonkeyPatch, is_late: bool):
+    """Its client has come by another connection since, and would be taken for one that says all of it anew."""
+    monkeypatch.setattr(doors_module, "STALE_S", 0.0 if is_late else PATIENCE_S)
+    with Following(mqtt=True) as following, closing(Echo()) as echo:
+        with socket.create_connection(("127.0.0.1", following.port("mqtt"))) as client:
+            client.sendall(b"x" * 100)
+            until(lambda: following.doors.passages == 1)
+            client.sendall(b"y" * 100)
+        following.point(Leader(node="n1", mqtt=f"127.0.0.1:{echo.port}"))
+        until(lambda: len(echo.connections) == 1)
+        echo.connections[0].settimeout(PATIENCE_S)
+        said = b""
+        while data := echo.connections[0].recv(1 << 16):
+            said += data
+        assert (said == b"") == is_late
+
+
 def test_those_who_wait_in_vain_are_let_go(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doors_module, "LEADER_WAIT_S", 0.2)
     with Following() as following, Peer(following.port()) as peer, pytest.raises(Ended):

@@ -40,6 +40,8 @@ CONNECT_S = 3.0
 """How long a leader may take to accept."""
 RETRY_S = 0.1
 """After how long it is tried again."""
+STALE_S = 1.0
+"""What a client has said that waited for a leader for so long, and has gone meanwhile, is passed on to nobody."""
 SWEEP_S = 1.0
 LOOPBACK = "127.0.0.1"
 NOBODY = Leader(node="")
@@ -284,6 +286,10 @@ class Way:
             return False
         if (leader != self.doors.leader and here is None) or one.is_over:
             one.abort()  # another leads by now, or the client has gone
+            return True
+        if one.outer.has_left and self.loop.time() - one.outer.made_s > STALE_S:
+            # Its client has given up, and may have said the same over another connection since.
+            one.abort()
             return True
         one.leader = leader
         one.open(preambles.pack(one.client))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 32 * 1024
 """What is read at once; no more is read while as much waits for the other side."""
+TCP_ESTABLISHED = 1
+"""What the system calls a connection of which neither side has ended anything."""
 PROBE = b"GET /"
 PROBES = (b"GET /readyz ", b"GET /readyz?", b"GET /healthz ", b"GET /healthz?")
 PROBE_BYTES = max(map(len, PROBES))
@@ -179,6 +181,18 @@ class Side(asyncio.BufferedProtocol):
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._passage.on_made(self)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its peer says no more, though not all that it said was read."""
+        made = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if made is None or not hasattr(socket, "TCP_INFO"):
+            return self.has_ended
+        try:
+            state: int = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        except OSError:
+            return True
+        return state != TCP_ESTABLISHED
 
     @property
     def peername(self) -> object:
