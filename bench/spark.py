@@ -94,18 +94,22 @@ def main() -> None:
 
 def compare(spark: Any, folder: str, parquet: str, args: argparse.Namespace) -> None:
     """Both readers and Parquet, by turns."""
-    source = spark.read.format("headwater").option("data", folder)
-    source.load().write.option("compression", "zstd").parquet(parquet)
+
+    def load(reader: str) -> Any:
+        # Each time a new one: options stay with the object that they were given to.
+        return spark.read.format("headwater").option("data", folder).option("reader", reader).load()
+
+    load("python").write.option("compression", "zstd").parquet(parquet)
     readers = ("python",) if find() is None else ("python", "jvm")
     frames: dict[str, Callable[[], Any]] = {"parquet": lambda: spark.read.parquet(parquet)}
     for reader in readers:
-        frames[reader] = partial(source.option("reader", reader).load)
+        frames[reader] = partial(load, reader)
     for query, ask in QUERIES.items():
         times: dict[str, list[float]] = {name: [] for name in frames}
         for _ in range(args.runs + 1):
-            for name, load in frames.items():
+            for name, made in frames.items():
                 start = time.perf_counter()
-                ask(load())
+                ask(made())
                 times[name].append(time.perf_counter() - start)
         peer = statistics.median(times["parquet"][1:])
         for name, taken in times.items():

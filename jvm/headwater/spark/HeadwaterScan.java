@@ -106,7 +106,7 @@ final class HeadwaterScan
   /** An error as Spark has it of a source in Python. */
   static RuntimeException refused(String action, HeadwaterSource.Failed error) {
     HeadwaterScan.<RuntimeException>raise(
-        QueryCompilationErrors.pythonDataSourceError(action, HeadwaterSource.NAME, error.getMessage()));
+        QueryCompilationErrors.pythonDataSourceError(action, HeadwaterSource.NAME, error.said));
     return error;
   }
 

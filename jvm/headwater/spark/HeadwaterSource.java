@@ -24,8 +24,12 @@ public final class HeadwaterSource extends PythonDataSourceV2 implements DataSou
 
   /** An error of Headwater's, in the words in which Python says it; Spark shows it as it does other errors of Python. */
   static final class Failed extends PythonException {
-    Failed(String message, Throwable cause) {
-      super(message, cause, scala.Option.empty(), scala.collection.immutable.Map$.MODULE$.empty(), new QueryContext[0]);
+    final String said;
+
+    Failed(String said, Throwable cause) {
+      super("PYTHON_EXCEPTION", new scala.collection.immutable.Map.Map2<>("msg", "Headwater", "traceback", said), cause,
+          new QueryContext[0], "");
+      this.said = said;
     }
   }
 
