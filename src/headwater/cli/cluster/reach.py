@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,11 @@ ConfigFile = Annotated[
 ASK_AGAIN_S = 0.2
 
 
+def hush() -> None:
+    """Have a connection to NATS servers log nothing: a command says in a sentence what went wrong."""
+    logging.getLogger("headwater.cluster").addHandler(logging.NullHandler())
+
+
 def settings(cluster: str | None, bus: str | None, config: str | None) -> Clustering:
     """What the settings, or the flags, say of the cluster."""
     flags: dict[str, tuple[str, object]] = {
@@ -58,6 +64,7 @@ def engine_of(cluster: str | None, bus: str | None, config: str | None) -> Itera
         raise Malformed(
             "say which NATS servers the nodes use: --cluster nats://h1:4222,h2,h3, or --config FILE of one of them"
         )
+    hush()
     engine = NatsEngine(found, "command line")
     try:
         yield engine

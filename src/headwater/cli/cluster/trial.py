@@ -17,7 +17,7 @@ from typing import IO, Self
 import msgspec
 
 from headwater import threads
-from headwater.cli.cluster.reach import wait_for
+from headwater.cli.cluster.reach import hush, wait_for
 from headwater.cli.following import pause
 from headwater.cli.nats_servers import NatsServers, free_ports
 from headwater.clock import SECOND_US, SystemClock
@@ -154,6 +154,7 @@ class Trial:
         return True
 
     def _reach(self) -> None:
+        hush()
         clock = SystemClock()
         until_us = clock.monotonic_us() + round(START_S * SECOND_US)
         while self._engine is None:
