@@ -14,6 +14,9 @@ from faults.faulty_files import FaultyFiles
 from faults.faulty_state import FaultyState
 from headwater import Config, Failed, ManualClock, Message, Outgoing, Recalled, Unwritable
 from headwater.bus import Bus
+from headwater.delivery.cursor import Budget
+from headwater.delivery.lane import Remote
+from headwater.delivery.options import Options
 from headwater.store import state as rows
 from headwater.store.state import MemoryState
 
@@ -484,3 +487,14 @@ def test_a_subscription_that_could_not_be_stored_is_not_there_and_its_number_is_
         assert [info.id for info in bus.subscriptions()] == ["first"]
         bus.subscribe("jobs/#", id="third").close()
         assert len({row.number for row in bus.core.dispatcher.directory.each()}) == 2
+
+
+def test_what_bytes_kept_back_is_told_though_the_messages_that_left_were_small(bus: Bus) -> None:
+    bus.subscribe("jobs/#", id="s", start="earliest").close()
+    bus.publish_many([("jobs/x", b"1"), ("jobs/x", bytes(5000)), ("jobs/x", b"3")])
+    ticket, told = Remote("a"), list[int]()
+    subscriber = bus.core.dispatcher.attach(Options(id="s", filter="jobs/#"), {}, "latest", ticket)
+    subscriber.waiters.set(ticket, lambda: told.append(1))
+    (first,) = subscriber.hand(ticket, 10, 1000, Budget())
+    assert (first.count, told) == (1, [1])
+    assert sum(one.count for one in subscriber.hand(ticket, 10, 10_000, Budget())) == 2

@@ -150,8 +150,8 @@ class Supply:
         bytes_max: int,
         budget: Budget | None,
     ) -> bool:
-        """Hand out what is fresh and there is room for, until a gap has to be told; whether the budget left something
-        to look at."""
+        """Hand out what is fresh and there is room for, until a gap has to be told; whether the budget, or the bytes,
+        left something to look at."""
         machine, gaps, streams = self._machine, self._gaps, list(self._ahead)
         unread: list[int] = []
         room: int | None = None
@@ -162,7 +162,7 @@ class Supply:
                     room = min(limit, machine.room(consumer))
                 if room <= 0 or bytes_max <= 0:
                     self._turn = (self._turn + step + 1) % len(streams)
-                    return False
+                    return room > 0  # bytes are a share of the batch: the caller may have room for more
                 ahead = self._look(stream, now, budget)
                 if ahead is None:
                     break
