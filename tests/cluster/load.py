@@ -78,6 +78,7 @@ class Load:
         self._under_way: dict[int, bytes] = {}
         """By packet id, what was published with QoS 2 and is yet to be through."""
         self._early: set[int] = set()
+        self._is_subscribed = threading.Event()
 
     def start(self) -> None:
         """Begin."""
@@ -215,6 +216,7 @@ class Load:
         client.on_message = self._hear
         client.on_connect = lambda client, *_: client.subscribe("once/#", 2)
         client.on_publish = self._published
+        client.on_subscribe = lambda *_: self._is_subscribed.set()
         client.on_log = lambda _, __, ___, said: self.said.append(f"{time.time():.3f} {said}")
         ports = deque(self.rig.mqtt_ports)
 
@@ -240,6 +242,7 @@ class Load:
     def _qos2(self) -> None:
         client, number = self._mqtt, 0
         assert client is not None
+        self._is_subscribed.wait(PATIENCE_S)  # what is published before is nobody's to hear
         while not self._is_over.is_set():
             if len(self._under_way) < QOS2_MAX:
                 number += 1
@@ -289,7 +292,8 @@ class Load:
         assert self.once <= stored.keys(), "QoS 2 was lost"
         repeats = [payload for payload, count in Counter(self.heard).items() if count > 1]
         assert not repeats, f"QoS 2 came twice: {repeats[:5]}"
-        assert self.once <= set(self.heard), "QoS 2 did not come"
+        missing = sorted(self.once - set(self.heard), key=int)
+        assert not missing, f"{len(missing)} of QoS 2 did not come: {missing[:10]}"
         assert not self.taken, f"acked, and handed out again: {dict(self.taken.most_common(5))}"
         assert not self.troubles, "\n".join(self.troubles)
         assert {topic: number for topic, number in self.kept.items() if retained.get(topic, 0) < number} == {}
