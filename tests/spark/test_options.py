@@ -54,6 +54,13 @@ def test_places_are_words_offsets_or_times():
         ({"startingOffsets": '{"office": 1}', "topics": "home/#"}, 'root "office"'),
         ({"maxMessagesPerTrigger": "0"}, "from 1 on"),
         ({"messagesPerPartition": "1.5"}, "from 1 on"),
+        ({"minPartitions": "0"}, "from 1 on"),
+        ({"minMessagesPerTrigger": "many"}, "from 1 on"),
+        ({"minMessagesPerTrigger": "9", "maxMessagesPerTrigger": "8"}, "make the one less"),
+        ({"minMessagesPerTrigger": "9", "maxTriggerDelay": "soon"}, "such as 30s"),
+        ({"minMessagesPerTrigger": "9", "maxTriggerDelay": "25h"}, "at most a day"),
+        ({"maxTriggerDelay": "5m"}, 'without option "minMessagesPerTrigger"'),
+        ({"maxOffsetsPerTrigger": "9", "maxMessagesPerTrigger": "8"}, "another name"),
         ({"pushFilters": "yes"}, "true or false"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"subscription": ""}, "has 0 bytes"),
@@ -81,6 +88,8 @@ def test_a_source_needs_a_place_to_read_from():
 def test_what_only_streams_or_batches_have_is_refused_elsewhere():
     with pytest.raises(Malformed, match="is for streams"):
         check_batch(options(maxMessagesPerTrigger="5"))
+    with pytest.raises(Malformed, match="a batch read has what there is"):
+        check_batch(options(minMessagesPerTrigger="5"))
     with pytest.raises(Malformed, match="has no rows"):
         check_batch(options(startingOffsets="latest"))
     with pytest.raises(Malformed, match="is for batch reads"):
@@ -90,6 +99,14 @@ def test_what_only_streams_or_batches_have_is_refused_elsewhere():
     with pytest.raises(Malformed, match="is no stream"):
         check_streaming(options(table="subscriptions"))
     check_streaming(options(maxMessagesPerTrigger="5", startingOffsets="latest"))
+
+
+def test_names_of_kafkas_source_are_understood():
+    found = options(
+        maxOffsetsPerTrigger="9", minOffsetsPerTrigger="5", maxTriggerDelay="30s", maxRecordsPerPartition="4"
+    )
+    assert (found.messages_per_trigger_max, found.messages_per_trigger_min) == (9, 5)
+    assert (found.messages_per_partition, found.trigger_delay_s) == (4, 30.0)
 
 
 def test_a_place_is_resolved_against_what_a_root_has():

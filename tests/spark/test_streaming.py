@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import headwater
+from headwater.clock import ManualClock
 from headwater.errors import Conflict, Gap, Malformed
 from headwater.spark import streaming
 from headwater.spark.options import check_streaming, read_options
@@ -96,6 +97,56 @@ def test_a_limit_is_shared_and_reaches_the_end(tmp_path):
     stream.stop()
 
 
+def test_a_micro_batch_waits_for_its_least_size_but_not_for_ever(tmp_path):
+    asked = read_options({"data": str(tmp_path / "data"), "minMessagesPerTrigger": "10", "maxTriggerDelay": "60s"})
+    clock = ManualClock()
+    stream = StreamReader(asked, SCHEMA, clock)
+    with headwater.open(tmp_path / "data") as bus:
+        fill(bus, "home", 3)
+        place = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        assert place == {"home": 4}, "the first one of a run does not wait"
+        fill(bus, "home", 9)
+        assert stream.latestOffset(place, ReadAllAvailable()) == place
+        fill(bus, "office", 1)
+        larger = stream.latestOffset(place, ReadAllAvailable())
+        assert larger == {"home": 13, "office": 2}
+        fill(bus, "home", 1)
+        assert stream.latestOffset(larger, ReadAllAvailable()) == larger
+        clock.advance(59)
+        assert stream.latestOffset(larger, ReadAllAvailable()) == larger
+        clock.advance(1)
+        assert stream.latestOffset(larger, ReadAllAvailable()) == {"home": 14, "office": 2}
+        stream.stop()
+
+
+def test_what_is_to_end_does_not_wait_for_more(tmp_path):
+    with headwater.open(tmp_path / "data") as bus:
+        fill(bus, "home", 3)
+        stream = reader(tmp_path / "data", minMessagesPerTrigger=10, startingOffsets="latest")
+        place = stream.initialOffset()
+        fill(bus, "home", 4)
+        place = stream.latestOffset(place, ReadAllAvailable())
+        fill(bus, "home", 1)
+        stream.prepareForTriggerAvailableNow()
+        assert stream.latestOffset(place, ReadAllAvailable()) == {"home": 9}
+        stream.stop()
+
+
+def test_a_read_has_at_least_the_partitions_that_are_asked_for(tmp_path):
+    with headwater.open(tmp_path / "data") as bus:
+        fill(bus, "home", 50)
+        fill(bus, "office", 7)
+    for least, most in ((1, None), (5, None), (57, None), (1000, None), (5, 3), (40, 3)):
+        options = {} if most is None else {"messagesPerPartition": most}
+        stream = reader(tmp_path / "data", minPartitions=least, **options)
+        found = stream.partitions({"home": 1, "office": 1}, {"home": 51, "office": 8})
+        assert len(found) >= min(least, 57)
+        assert most is None or all(sum(span.count for span in one.spans) <= most for one in found)
+        offsets = [("home", n) for n in range(1, 51)] + [("office", n) for n in range(1, 8)]
+        assert read(stream, {"home": 1, "office": 1}, {"home": 51, "office": 8}) == offsets
+        stream.stop()
+
+
 def test_a_query_that_waits_does_not_open_the_folder_again_and_again(tmp_path, monkeypatch):
     opened: list[object] = []
 
@@ -119,6 +170,25 @@ def test_a_query_that_waits_does_not_open_the_folder_again_and_again(tmp_path, m
         before = len(opened)
         assert stream.reportLatestOffset() == {"home": 5}
         assert len(opened) == before + 1
+
+
+def test_a_new_query_that_waits_for_its_first_message_does_not_open_the_folder_either(tmp_path, monkeypatch):
+    opened: list[object] = []
+
+    def counted(*args: Any) -> Any:
+        opened.append(args)
+        return open_log(*args)
+
+    monkeypatch.setattr(streaming, "open_log", counted)
+    monkeypatch.setattr(streaming, "LOOK_S", 3600.0)
+    with headwater.open(tmp_path / "data") as bus:
+        fill(bus, "home", 3)
+        stream = reader(tmp_path / "data", startingOffsets="latest")
+        place = stream.initialOffset()
+        before = len(opened)
+        assert all(stream.latestOffset(place, ReadAllAvailable()) == place for _ in range(20))
+        assert len(opened) == before + 1
+        stream.stop()
 
 
 def test_a_query_goes_on_with_fewer_topics_and_with_more(tmp_path):

@@ -8,7 +8,10 @@
 | startingOffsets       | earliest, latest, JSON of the first offset per root, or a time | earliest  |
 | endingOffsets         | the same; offsets are the first that is not read any more      | latest    |
 | maxMessagesPerTrigger | at most so many messages a micro-batch                         | all       |
+| minMessagesPerTrigger | a micro-batch waits until there are so many                    | 1         |
+| maxTriggerDelay       | but no longer than this: 30s, 15m                              | 15m       |
 | messagesPerPartition  | at most so many messages a partition                           | by bytes  |
+| minPartitions         | at least so many partitions, where there are as many messages  | by bytes  |
 | failOnDataLoss        | whether messages that are gone are an error                    | true      |
 | lake                  | the lake of the bus: what the log no longer has is read there  |           |
 | subscription          | of a stream: what stands on the broker where the query is      |           |
@@ -35,6 +38,7 @@ from headwater.config import Config
 from headwater.delivery.options import Options, check_not_of_channel
 from headwater.errors import HeadwaterError, Malformed
 from headwater.topics.name import check_filter, filter_covers_root
+from headwater.units import number_of
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -47,7 +51,10 @@ NAMES = (
     "startingOffsets",
     "endingOffsets",
     "maxMessagesPerTrigger",
+    "minMessagesPerTrigger",
+    "maxTriggerDelay",
     "messagesPerPartition",
+    "minPartitions",
     "failOnDataLoss",
     "lake",
     "subscription",
@@ -59,11 +66,20 @@ NAMES = (
 )
 AUTO, JVM, PYTHON = READERS = ("auto", "jvm", "python")
 OF_ANY_TABLE = ("data", "url", "reader", "table")
-INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics", "maxoffsetspertrigger": "maxMessagesPerTrigger"}
+INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics"}
+OF_KAFKA = {
+    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+    "minOffsetsPerTrigger": "minMessagesPerTrigger",
+    "maxRecordsPerPartition": "messagesPerPartition",
+}
+"""Names that Kafka's source has for the same."""
 OFFSET_MAX = (1 << 48) - 1
 """As far as watermarks count."""
 EXPIRE_AFTER_S = 35 * 86_400.0
 """A job that runs each month keeps its place; one that nobody runs any more does not hold retention for ever."""
+TRIGGER_DELAY_S = 900.0
+"""As Kafka's source has it."""
+TRIGGER_DELAY_S_MAX = 86_400.0
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -100,11 +116,15 @@ class ReadOptions(msgspec.Struct, frozen=True):
     table: str
     lake: str | None = None
     reader: str = AUTO
+    messages_per_trigger_min: int | None = None
+    trigger_delay_s: float = TRIGGER_DELAY_S
+    """So long a micro-batch waits for that many."""
+    partitions_min: int | None = None
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Understand the options of a read; `Malformed` says what to write instead."""
-    options = {name.lower(): value for name, value in given.items()}
+    options = _in_our_words({name.lower(): value for name, value in given.items()})
     check_names(options, NAMES, INSTEAD)
     data, url = options.get("data"), options.get("url")
     if (data is None) == (url is None):
@@ -118,13 +138,19 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         check_filter(topics, Config())
     except Malformed as error:
         raise Malformed(f'option "topics": {error.args[0]}') from error
+    most, least = _count("maxMessagesPerTrigger", options), _count("minMessagesPerTrigger", options)
+    if most is not None and least is not None and least > most:
+        raise Malformed(
+            f'option "minMessagesPerTrigger" is {least}, and a micro-batch has at most {most} by '
+            '"maxMessagesPerTrigger"; make the one less, or the other more'
+        )
     return ReadOptions(
         data=None if data is None else _folder(data),
         url=url,
         topics=topics,
         start=_place("startingOffsets", options, EARLIEST, topics),
         end=_place("endingOffsets", options, LATEST, topics),
-        messages_per_trigger_max=_count("maxMessagesPerTrigger", options),
+        messages_per_trigger_max=most,
         messages_per_partition=_count("messagesPerPartition", options),
         fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
         subscription=_subscription(options, topics),
@@ -136,7 +162,37 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         table=table,
         lake=_lake(options),
         reader=_reader(options),
+        messages_per_trigger_min=least,
+        trigger_delay_s=_trigger_delay_s(options),
+        partitions_min=_count("minPartitions", options),
     )
+
+
+def _in_our_words(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by our names, where Kafka's source has others for them."""
+    found = dict(options)
+    for theirs, ours in OF_KAFKA.items():
+        if theirs.lower() not in found:
+            continue
+        if ours.lower() in found:
+            raise Malformed(f'option "{theirs}" is another name of "{ours}"; leave out one of them')
+        found[ours.lower()] = found.pop(theirs.lower())
+    return found
+
+
+def _trigger_delay_s(options: Mapping[str, str]) -> float:
+    text = options.get("maxtriggerdelay")
+    if text is None:
+        return TRIGGER_DELAY_S
+    if "minmessagespertrigger" not in options:
+        raise Malformed('option "maxTriggerDelay" says nothing without option "minMessagesPerTrigger"')
+    try:
+        delay_s = float(number_of("delay_s", text))
+    except ValueError:
+        delay_s = nan
+    if not 0 < delay_s <= TRIGGER_DELAY_S_MAX:
+        raise Malformed(f'option "maxTriggerDelay" is "{text}"; use a time such as 30s, 15m or 1h, and at most a day')
+    return delay_s
 
 
 def check_streaming(options: ReadOptions) -> None:
@@ -156,6 +212,8 @@ def check_batch(options: ReadOptions) -> None:
     """That a batch read can be made of it."""
     if options.messages_per_trigger_max is not None:
         raise Malformed('option "maxMessagesPerTrigger" is for streams; limit a batch read with endingOffsets')
+    if options.messages_per_trigger_min is not None:
+        raise Malformed('option "minMessagesPerTrigger" is for streams; a batch read has what there is: leave it out')
     if options.start == Location(LATEST):
         raise Malformed('option "startingOffsets": a batch read from "latest" on has no rows; use another start')
 

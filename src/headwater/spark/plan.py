@@ -112,10 +112,18 @@ def partitions(log: Log, ranges: Mapping[str, Range], options: ReadOptions) -> l
     total = sum(log.bytes_between(root, start, end - 1) for root, (start, end) in there.items() if start < end)
     bytes_max = partition_bytes(total, os.cpu_count() or 1)
     messages_max = options.messages_per_partition
-    spans = (
-        span
-        for root, (start, end) in there.items()
-        if start < end
-        for span in log.spans(root, start, end - 1, bytes_max, messages_max)
-    )
-    return pack(spans, bytes_max, messages_max)
+
+    def cut(messages_max: int | None) -> list[tuple[Span, ...]]:
+        spans = (
+            span
+            for root, (start, end) in there.items()
+            if start < end
+            for span in log.spans(root, start, end - 1, bytes_max, messages_max)
+        )
+        return pack(spans, bytes_max, messages_max)
+
+    found = cut(messages_max)
+    if options.partitions_min is None or not found or len(found) >= options.partitions_min:
+        return found
+    count = sum(max(0, end - start) for start, end in there.values())
+    return cut(max(1, count // options.partitions_min))

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from headwater.arrow.conditions import Conditions
-from headwater.clock import SECOND_US, SystemClock
+from headwater.clock import SECOND_US, Clock, SystemClock
 from headwater.errors import Conflict
 from headwater.spark import plan
 from headwater.spark.options import EARLIEST, ReadOptions
@@ -49,7 +49,7 @@ LOOK_S = 1.0
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the log."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, clock: Clock | None = None) -> None:
         self.options = options
         self.schema = schema
         self._served: Served | None = None
@@ -61,10 +61,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of a new query: where it begins, as it was first told."""
         self._is_planned = self._is_begun = False
         """Whether this reader was asked where a micro-batch ends; and what one reads."""
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._seen: tuple[bytes | None, int, dict[str, Extent]] | None = None
         """What was there when it was last looked: the watermarks, the time, and the extents."""
         self._progress = Progress(options, self._connected) if options.subscription is not None else None
+        self._ended_us: int | None = None
+        """When it was last said where a micro-batch ends: with a least size, the next one waits from then on."""
 
     @contextmanager
     def _looking(self) -> Iterator[Log]:
@@ -119,7 +121,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_planned = True
         extents = self._extents_of_late()
         self._tell(start, extents)
-        if start == self._begin and not self._is_begun:
+        if self._is_to_wait(start, extents):
+            return start
+        if start == self._begin and not self._is_begun and _backlog(start, extents):
             # What retention deleted before it knew of this query is no loss.
             extents = self._extents()
             start = self._begin = {
@@ -135,6 +139,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             backlog = share(backlog, limit.max_rows)
         # Roots that have nothing new stay as they are, so that a batch without news equals its start.
         return {**start, **{root: begin[root] + more for root, more in backlog.items() if more}}
+
+    def _is_to_wait(self, start: Offsets, extents: dict[str, Extent]) -> bool:
+        """Whether the next micro-batch is to be larger, and has time to become so. The first one of a run does not
+        wait, and neither does what is to end."""
+        least = self.options.messages_per_trigger_min
+        if least is None or self._target is not None:
+            return False
+        waiting, now_us = _backlog(start, extents), self._clock.monotonic_us()
+        delay_us = self.options.trigger_delay_s * SECOND_US
+        if waiting < least and self._ended_us is not None and now_us - self._ended_us < delay_us:
+            return True
+        if waiting:
+            self._ended_us = now_us
+        return False
 
     def reportLatestOffset(self) -> Offsets | None:
         """How far the log goes, for the query's progress to show its lag."""
@@ -226,6 +244,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, SpansPartition)
         return read_spans(self.options, self.schema, Conditions(), partition)
+
+
+def _backlog(start: Offsets, extents: dict[str, Extent]) -> int:
+    """How many messages wait behind a place."""
+    return sum(max(0, extent.end - start.get(root, extent.first)) for root, extent in extents.items())
 
 
 def _oldest(extent: Extent | None, upto: int) -> int:
