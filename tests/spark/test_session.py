@@ -19,6 +19,10 @@ import headwater.spark
 spark = headwater.spark.session("elsewhere", master="local[1]")
 rows = spark.read.format("headwater").option("data", sys.argv[1]).option("topics", "#").load()
 print([row.topic for row in rows.collect()])
+try:
+    spark.sql("SELECT * FROM nowhere")
+except Exception as error:
+    print(type(error).__name__)
 """
 SLOW_S = 300
 
@@ -43,4 +47,5 @@ def test_a_program_elsewhere_finds_the_format_though_another_python3_comes_first
         text=True,
         check=False,
     )
-    assert done.stdout.splitlines()[-1:] == ["['home/kitchen/temp']"], done.stderr
+    assert done.stdout.splitlines()[-2:] == ["['home/kitchen/temp']", "AnalysisException"], done.stderr
+    assert "nowhere" not in done.stderr, "an error is raised, and not printed besides"

@@ -67,6 +67,12 @@ NAMES = (
 AUTO, JVM, PYTHON = READERS = ("auto", "jvm", "python")
 OF_ANY_TABLE = ("data", "url", "reader", "table")
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics"}
+CATALOG_OPTION = "option."
+"""How Spark's catalog names each option of a table, beside the option itself."""
+OF_CATALOG = frozenset(
+    {"provider", "owner", "external", "location", "comment", "is_managed_location", "serialization.format"}
+)
+"""What else it puts among them."""
 OF_KAFKA = {
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
     "minOffsetsPerTrigger": "minMessagesPerTrigger",
@@ -124,7 +130,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Understand the options of a read; `Malformed` says what to write instead."""
-    options = _in_our_words({name.lower(): value for name, value in given.items()})
+    options = _in_our_words(given_options(given))
     check_names(options, NAMES, INSTEAD)
     data, url = options.get("data"), options.get("url")
     if (data is None) == (url is None):
@@ -166,6 +172,17 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         trigger_delay_s=_trigger_delay_s(options),
         partitions_min=_count("minPartitions", options),
     )
+
+
+def given_options(given: Mapping[str, str]) -> dict[str, str]:
+    """What was given, by lower names; of a table that SQL made, without what Spark's catalog puts beside it."""
+    options = {name.lower(): value for name, value in given.items()}
+    if OF_CATALOG.isdisjoint(options) and not any(name.startswith(CATALOG_OPTION) for name in options):
+        return options
+    stated = {name.removeprefix(CATALOG_OPTION): value for name, value in options.items() if CATALOG_OPTION in name}
+    return stated | {
+        name: value for name, value in options.items() if name not in OF_CATALOG and not name.startswith(CATALOG_OPTION)
+    }
 
 
 def _in_our_words(options: Mapping[str, str]) -> dict[str, str]:

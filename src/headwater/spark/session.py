@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 QUIET = Path(__file__).with_name("quiet.properties")
 JARS = "spark.jars"
+QUERY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 SETTINGS = {
     # A filter on root, topic, offset or timestamp then prunes what is read.
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -60,7 +61,8 @@ def session(
     if not logs:
         spark.sparkContext.setLogLevel("ERROR")
         # PySpark prints each error of a query, with Java's stack, before it raises it.
-        PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+        for printed in QUERY_LOGGERS:
+            PySparkLogger.getLogger(printed).setLevel(logging.CRITICAL)
     return spark
 
 

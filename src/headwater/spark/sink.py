@@ -47,7 +47,7 @@ from headwater.client.url import parse_url
 from headwater.clock import SECOND_US, from_datetime
 from headwater.config import Config, Connecting
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
-from headwater.spark.options import check_names, seconds
+from headwater.spark.options import check_names, given_options, seconds
 from headwater.spark.served import awaited
 from headwater.staging import EPOCH_MAX
 from headwater.store.batch import checksum
@@ -101,7 +101,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Understand the options of a write; `Malformed` says what to write instead."""
-    options = {name.lower(): value for name, value in given.items() if name.lower() not in OF_SPARK}
+    options = {name: value for name, value in given_options(given).items() if name not in OF_SPARK}
     if "data" in options:
         raise Malformed(
             'option "data": a folder has one owner, and Spark is not it; start `headwater serve` on it, '
