@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import logging
 import ssl
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ PING_S = 2
 """How often a silent server is asked whether it is there; after two times without an answer another is tried."""
 PENDING_BYTES = 16 << 20
 """What may wait to be sent to a server."""
+TROUBLES_KEPT = 16
 NO_STREAM = 10059
 NO_MESSAGE = 10037
 WRONG_LAST = frozenset((10071, 10164))
@@ -83,6 +85,8 @@ class NatsConnection:
         self._settings = settings
         self._name = name
         self._is_closed = False
+        self._troubles: deque[str] = deque(maxlen=TROUBLES_KEPT)
+        """What has gone wrong since there was a server: each is told once, however often it is tried."""
         self.loop = _new_loop()
         self._thread = threads.Thread(target=self._run, name="headwater-nats", daemon=True)
         self._thread.start()
@@ -140,7 +144,7 @@ class NatsConnection:
                     **options,
                 )
         except TimeoutError:
-            raise self._unreached("none of them answers") from None
+            raise self._unreached("; ".join(self._troubles) or "none of them answers") from None
         except (OSError, self._nats.errors.Error) as error:
             raise self._unreached(str(error) or type(error).__name__) from None
         self.client = client
@@ -150,13 +154,18 @@ class NatsConnection:
         return Unavailable(f"no NATS server can be used at {where}: {why}; start them, or name others with --cluster")
 
     async def _on_error(self, error: Exception) -> None:
-        log.info("nats-error", reason=error)
+        why = str(error) or type(error).__name__
+        if why not in self._troubles:
+            self._troubles.append(why)
+            if self.client is not None:  # else whoever wants the connection is told
+                log.info("nats-error", reason=why)
 
     async def _on_disconnected(self) -> None:
         if not self._is_closed:
             log.warning("nats-disconnected", advice="it connects again by itself; see whether the NATS servers are up")
 
     async def _on_reconnected(self) -> None:
+        self._troubles.clear()
         log.info("nats-reconnected", server=self.server)
 
     @property
