@@ -92,6 +92,12 @@ def test_what_commands_read_from_the_environment_is_no_setting_and_no_mistake():
         ("auth", "scram,gatekeeper", "scram,gatekeeper"),
         ("jwt_audience", "headwater, others", ("headwater", "others")),
         ("host", "123", "123"),
+        (
+            "cluster",
+            "tls://h1:4222,me:secret@h2,[::1]:4222",
+            ("tls://h1:4222", "tls://me:secret@h2", "tls://[::1]:4222"),
+        ),
+        ("advertise", "[::1]:65535", "[::1]:65535"),
         ("retention.age_s", "7d", 7 * 86_400.0),
     ],
 )
@@ -190,7 +196,12 @@ def test_what_cannot_be_right_in_the_environment_is_named_by_its_variable(variab
 
 
 @pytest.mark.parametrize(
-    "text", ["port", "prot=5", "=5", "port=x", "retention=5", "retention_roots.home=5", "retention_roots..x=5"]
+    "text",
+    [
+        *("port", "prot=5", "=5", "port=x", "retention=5", "retention_roots.home=5", "retention_roots..x=5"),
+        *("advertise=h", "advertise=h:0", "advertise=h:65536", "advertise=::1:7411"),
+        *("cluster=http://h", "cluster=nats://h:0", "cluster=nats://h1:4222,h2:65536", "cluster=nats://h:port"),
+    ],
 )
 def test_a_flag_that_cannot_be_right_is_refused(text: str):
     assert refusal(from_flags, text).startswith("Malformed(422)")

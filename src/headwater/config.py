@@ -38,6 +38,7 @@ JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256",
 NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NATS_URL = re.compile(r"(?:nats|tls)://[^\s,]+")
 ADVERTISED = re.compile(r"(?:[^\s:/@\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
+PORT_MAX = 65_535
 LEASE_S_MIN = 0.5
 """A shorter one would be lost to any pause of a process or a disk."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -90,6 +91,14 @@ def _check(settings: msgspec.Struct) -> None:
             rules = value.values() if field.name == "retention_roots" else (value,)
             if not all(isinstance(rule, Retention) for rule in rules):
                 raise Malformed(f"setting {field.name} is {value!r}; use headwater.Retention(…)")
+
+
+def _has_port(place: str) -> bool:
+    """Whether the port of an address is one, if it names any."""
+    _, colon, port = place.rpartition("//")[2].rpartition("@")[2].rstrip("/").rpartition(":")
+    if not colon or port.endswith("]"):
+        return True
+    return port.isdecimal() and 0 < int(port) <= PORT_MAX
 
 
 def _as_number(settings: msgspec.Struct, name: str, text: str) -> object:
@@ -695,9 +704,9 @@ class Clustering(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             urls = tuple(url if "://" in url else f"{scheme}://{url}" for url in self.cluster)
             msgspec.structs.force_setattr(self, "cluster", urls)
         for url in self.cluster:
-            if not NATS_URL.fullmatch(url):  # which may have a password, and is not repeated
+            if not (NATS_URL.fullmatch(url) and _has_port(url)):  # which may have a password, and is not repeated
                 raise Malformed("setting cluster has what is no URL of a NATS server; use nats://host:4222, or tls://")
-        if self.advertise and not ADVERTISED.fullmatch(self.advertise):
+        if self.advertise and not (ADVERTISED.fullmatch(self.advertise) and _has_port(self.advertise)):
             raise Malformed(f'setting advertise is "{self.advertise}"; use HOST:PORT, and [ADDRESS]:PORT with IPv6')
 
 
