@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -205,6 +207,17 @@ def test_without_a_majority_of_the_engine_nothing_is_acked_and_reads_go_on(rig: 
     retried(lambda: rig.bus.publish("quorum/a", b"4"))
     assert stored(rig, "quorum/a") == [0, 1, 2, 3, 4]
     check_equal(rig)
+
+
+def test_two_nodes_of_one_name_are_refused(rig: Rig, tmp_path: Path):
+    second = [sys.executable, "-m", "headwater", "serve", "--data", str(tmp_path / "second"), "--port", "0"]
+    second += ["--cluster", ",".join(rig.servers.urls), "--node", rig.name(0)]
+    ended = subprocess.run(second, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 2
+    assert f'there is a node "n1" already, at 127.0.0.1:{rig.ports[0]}' in ended.stderr
+    assert "--node" in ended.stderr
+    assert not (tmp_path / "second" / "VERSION").exists()
+    rig.wait("all three nodes", rig.is_whole)
 
 
 def test_a_node_that_lost_its_folder_takes_a_copy(rig: Rig, tmp_path: Path):

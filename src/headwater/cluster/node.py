@@ -50,6 +50,7 @@ from headwater.errors import (
     HeadwaterError,
     Incompatible,
     Malformed,
+    NotFound,
     SteppedDown,
     Unavailable,
 )
@@ -67,7 +68,10 @@ LOOK_S = 4.0
 MAJORITY_S = 1.0
 DIGESTS_KEPT = 10_000
 """Of so many of the last records a node knows the digest, to compare others with."""
-DIGESTS, STEP_DOWN, TAKE_OVER = "digests", "step-down", "take-over"
+NAMESAKE_S = 0.5
+"""How long a node that begins waits for word of another one of its name."""
+RUN_BYTES = 8
+DIGESTS, STEP_DOWN, TAKE_OVER, NAMESAKE = "digests", "step-down", "take-over", "namesake"
 BUS, SECRET, TIMELINE = "bus", "secret", "timeline"
 """Keys of rows."""
 
@@ -132,6 +136,8 @@ class Node:
         self._end = 0
         """The last sequence of the stream that was read."""
         self._bus_id = ""
+        self._run = secrets.token_bytes(RUN_BYTES)
+        """Tells this process from another of the same name."""
         self._digests: OrderedDict[int, bytes] = OrderedDict()
         self._keeper: Keeper | None = None
         self._replica: Replica | None = None
@@ -221,6 +227,7 @@ class Node:
             STEP_DOWN: self._asked_to_step_down,
             TAKE_OVER: self._asked_to_take_over,
             REBUILD: self._asked_to_rebuild,
+            NAMESAKE: self._asked_for_namesake,
             **copies.handlers(),
         }
 
@@ -294,6 +301,13 @@ class Node:
         rebuild.make(engine, self.node, ours)
         return b""
 
+    def _asked_for_namesake(self, data: bytes) -> bytes:
+        """Where this node is, for another one that begins under its name."""
+        name, run = msgspec.msgpack.decode(data, type=tuple[str, bytes])
+        if name != self.node or run == self._run:
+            raise NotFound(f'this node is called "{self.node}"')
+        return self.doors.native.encode()
+
     # Joining
 
     def begin(self) -> None:
@@ -315,6 +329,15 @@ class Node:
         self.secret = self._shared(SECRET, secrets.token_bytes(32).hex().encode())
         self._copies = Copies(self._path, files, self._clock)
         self._engine.answer(self.node, self._handlers())
+        self._check_name()
+
+    def _check_name(self) -> None:
+        """That no other node has this one's name: they would answer for each other, and count as one."""
+        asked = msgspec.msgpack.encode((self.node, self._run))
+        for where in self._engine.ask_all(NAMESAKE, asked, NAMESAKE_S, enough=1):
+            raise Conflict(
+                f'there is a node "{self.node}" already, at {where.decode()}: give this one another name with --node'
+            )
 
     def join(self) -> None:
         """Have a folder that follows: its own from before, one that is new, or a copy of another node's; raises
