@@ -262,6 +262,9 @@ class Node:
         if self.role != "leading":
             raise Conflict(f'node "{self.node}" does not lead; headwater cluster status shows who does')
         target, fit = data.decode("ascii", "replace"), self._fit()
+        if (target or next(iter(fit), "")) not in fit and self._others is not None:
+            self._others.ask_now()  # one that follows since less than a second
+            fit = self._fit()
         if not fit:
             raise Conflict("no other node follows, so that nobody would lead; start one first")
         if target and target not in fit:

@@ -110,6 +110,12 @@ class Others:
         if self._thread.is_alive() and self._thread is not threads.current_thread():
             self._thread.join()
 
+    def ask_now(self) -> None:
+        """Ask all members how they are, out of turn; by any thread. Unavailable (503) if the engine does not tell which
+        there are."""
+        self.members = self._directory.all()
+        self._ask()
+
     def reports(self) -> Mapping[str, Report]:
         """What those said last who are there."""
         since_us = self._clock.monotonic_us() - round(GONE_S * SECOND_US)
