@@ -103,6 +103,21 @@ def test_it_prints_one_line_with_its_url_when_clients_may_come(data: Path):
         socket.create_connection(("127.0.0.1", served.port), TIMEOUT_S).close()
 
 
+def test_without_a_cluster_nothing_of_one_is_imported(data: Path):
+    with serving(data, "--http", "--http-port", "0", PYTHONPROFILEIMPORTTIME="1") as served:
+        assert served.process.stderr is not None
+        told: list[str] = []
+        for line in served.process.stderr:
+            told.append(line)
+            if "INFO http url=" in line:  # the process for HTTP is there, whose imports are told here, too
+                break
+        served.signal(signal.SIGTERM)
+        told += served.end()[1].splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in told if line.startswith("import time:")}
+    assert {"headwater.server.server", "headwater.admin.arrivals"} <= imported
+    assert [name for name in sorted(imported) if name.startswith(("headwater.cluster", "nats"))] == []
+
+
 def test_with_log_json_every_line_is_an_object(data: Path):
     with serving(data, "--log-json") as served:
         ready = json.loads(served.ready)

@@ -14,8 +14,7 @@ import uvicorn
 
 from headwater.admin.http_protocol import HEAD_S, SPEAKS_TLS, network_of_protocol
 from headwater.clock import SystemClock
-from headwater.cluster.preamble import Preambles
-from headwater.server.accepting import Door
+from headwater.server.accepting import Door, Introductions
 from headwater.serving.outside import Outside
 
 REFUSED_AT_ONCE_MAX = 8
@@ -81,9 +80,9 @@ class HttpServer(uvicorn.Server):
         await super().startup(sockets=[])
         self._listening.setblocking(False)
         outside = self._outside
-        introductions = Preambles(outside.secret, "http", outside.node, SystemClock()) if outside.secret else None
         self._door = Door(
-            Arrivals(self, outside), self._protocol, [self._listening], self.config.ssl, introductions, SPEAKS_TLS
+            *(Arrivals(self, outside), self._protocol, [self._listening], self.config.ssl),
+            *(_introductions(outside), SPEAKS_TLS),
         )
 
     def _protocol(self) -> asyncio.Protocol:
@@ -95,3 +94,12 @@ class HttpServer(uvicorn.Server):
         if self._door is not None:
             self._door.close()
         await super().shutdown(sockets=[])
+
+
+def _introductions(outside: Outside) -> Introductions | None:
+    """What is believed of connections that another node has passed on; None where there are no others."""
+    if not outside.secret:
+        return None
+    from headwater.cluster.preamble import Preambles
+
+    return Preambles(outside.secret, "http", outside.node, SystemClock())
