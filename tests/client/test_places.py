@@ -23,6 +23,7 @@ from headwater.admin.client import connect as connect_admin
 from headwater.client.places import Places
 from headwater.client.url import parse_url
 from headwater.config import Connecting
+from headwater.errors import SteppedDown
 from headwater.server.connection import Elsewhere
 from headwater.wire.requests import Goodbye
 from server.site import free_port, until
@@ -149,6 +150,30 @@ def test_where_nobody_answers_the_last_that_was_tried_is_named(handed: Handed):
     handed.served.stop()
     with pytest.raises(headwater.Disconnected, match=str(handed.ports[2])):
         headwater.connect(handed.url)
+
+
+def refuse_first(served: Served, count: int) -> None:
+    """As a node does whose records nobody takes, while another begins to lead."""
+    broker, left = served.server.broker, [count]
+    register = broker.register
+
+    def refusing(connection: Any, request: Any, then: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            then(None, SteppedDown("this node leads no more"))
+        else:
+            register(connection, request, then)
+
+    broker.register = refusing  # type: ignore[method-assign]
+
+
+def test_the_first_connection_is_tried_again_where_a_node_says_that_it_cannot_for_now(handed: Handed):
+    refuse_first(handed.served, 3)
+    with headwater.connect(handed.url, QUICK) as bus:
+        assert bus.publish("jobs/x", b"1").offset == 1
+    refuse_first(handed.served, 1000)
+    with pytest.raises(SteppedDown, match="leads no more"):
+        headwater.connect(handed.url, Connecting(connect_timeout_s=0.5, reconnect_delay_s=0.01))
 
 
 def test_a_node_that_stands_still_is_left_for_the_next(handed: Handed):

@@ -27,7 +27,7 @@ from headwater.client.places import Places
 from headwater.client.url import Address
 from headwater.config import Connecting
 from headwater.delivery.options import OnResume
-from headwater.errors import Closed, Disconnected, HeadwaterError, SteppedDown, TimedOut
+from headwater.errors import Closed, Disconnected, HeadwaterError, SteppedDown, TimedOut, Unavailable
 from headwater.message import this_process
 from headwater.wire import requests as wire
 from headwater.wire.frame import Frame, Kind
@@ -130,14 +130,27 @@ class Link:
             self.session = kept.id
         else:
             kept = None
-        for _ in range(self._places.count - 1):
-            try:
-                self._begin(await self._connect(kept))
-            except Disconnected:
+        self._begin(await self._first(kept))
+
+    async def _first(self, kept: KeptSession | None) -> Greeted:
+        """A connection with the first place that lets this client in. Where one answers that it cannot for now, as
+        while the nodes of a cluster change who leads, all are asked again for as long as a connection may take."""
+        if self._places.count == 1:
+            return await self._connect(kept)
+        until_s = self._loop.time() + self._settings.connect_timeout_s
+        refusal: Unavailable | None = None
+        while True:
+            for _ in range(self._places.count):
+                try:
+                    return await self._connect(kept)
+                except Disconnected as error:
+                    last: HeadwaterError = error
+                except Unavailable as error:
+                    last = refusal = error
                 self._places.next()
-            else:
-                return
-        self._begin(await self._connect(kept))
+            if refusal is None or self._loop.time() >= until_s:
+                raise refusal or last
+            await asyncio.sleep(self._delay_s())
 
     async def _connect(self, kept: KeptSession | None = None) -> Greeted:
         here = this_process()
