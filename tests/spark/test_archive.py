@@ -17,9 +17,9 @@ import pytest
 import headwater
 import headwater.bus
 from client.served import Served
-from headwater.errors import Failed, Gap, NotAllowed
+from headwater.errors import Failed, Gap, Malformed, NotAllowed
 from headwater.lake import files as lake_files
-from headwater.lake.lake import LostRace, open_lake
+from headwater.lake.lake import Lake, LostRace, open_lake
 from headwater.spark.pipelines.archive import Archive, Options
 from headwater.store import marks
 from headwater.store.files import DiskFiles
@@ -333,3 +333,38 @@ def check_archived(tmp: Path, acked: dict[str, int]) -> None:
         said = [int(payload.partition(b".")[0]) for payload in found["payload"].to_pylist()]
         assert said == list(range(1, found.num_rows + 1))
         assert lake.marks()[root] == found.num_rows
+
+
+def test_of_roots_that_are_not_asked_for_nothing_is_archived_and_retention_waits_for_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish_many([(f"{root}/a", b"x") for root in ("home", "office", "shop", "shop")])
+    job = job_of(spark, tmp_path, topics="home/#,office/#")
+    assert [step.root for step in job.round()] == ["home", "office"]
+    left = marks.found(DiskFiles(), str(tmp_path / "data"))[job.lake.id]
+    assert left == {"home": 1, "office": 1, "shop": 2}
+    job = job_of(spark, tmp_path, topics="shop/#")
+    assert [step.root for step in job.round()] == ["shop"]
+    assert job.lake.marks() == {"home": 1, "office": 1, "shop": 2}
+    with pytest.raises(Malformed, match=r'a table of the lake has all of its root; archive "home/#"'):
+        job_of(spark, tmp_path, topics="home/+/temp")
+
+
+def test_a_lake_of_many_roots_is_listed_no_more_often_than_one_of_few(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each root's step looked at all tables, so that time grew with the square of their number."""
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish_many([(f"root{n}/a", b"x") for n in range(6)])
+    job = job_of(spark, tmp_path)
+    looks = []
+    marks_of = Lake.marks
+
+    def look(lake: Lake) -> dict[str, int]:
+        looks.append(1)
+        return marks_of(lake)
+
+    monkeypatch.setattr(Lake, "marks", look)
+    assert len(list(job.round())) == 6
+    assert len(looks) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -174,3 +175,14 @@ def test_a_picture_shows_the_busiest_topics(spark: SparkSession, tmp_path: Path)
     job.run()
     assert plot(job.frame(), str(tmp_path / "x.png"), "home/#") == [f"home/{n}" for n in range(4)]
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_one_window_shows_that_and_not_years() -> None:
+    pytest.importorskip("matplotlib")
+    from headwater.spark.pipelines.rollup import _drawn
+
+    start = datetime(2026, 1, 31, 8, tzinfo=UTC)
+    row = {"topic": "home/a", "window_start": start, "window_end": start + timedelta(minutes=1)}
+    figure = _drawn([{**row, "messages_per_s": 2.0, "payload_bytes_mean": 4.0, "gap_s_max": None}], ["home/a"], "home")
+    low, high = figure.axes[0].get_xlim()
+    assert high - low == pytest.approx(2 / (24 * 60))

@@ -16,6 +16,7 @@ from headwater.errors import Gap, Malformed
 from headwater.spark.options import read_options
 from headwater.spark.served import Served as Log
 from headwater.spark.streaming import StreamReader
+from headwater.spark.topics import EVERYTHING
 from server.site import until
 from spark.rows import SCHEMA, replayed, rows
 from spark.test_reading import SMALL, fill, retained_from
@@ -68,7 +69,7 @@ def test_partitions_go_by_how_large_the_messages_of_a_root_are(tmp_path):
     with Served(tmp_path / "data") as server:
         server.bus.publish_many([("large/a", bytes(10_000))] * 100)
         server.bus.publish_many([("small/a", b"x")] * 100)
-        with closing(Log(server.url, "#")) as log:
+        with closing(Log(server.url, EVERYTHING)) as log:
             assert 1_000_000 <= log.bytes_between("large", 1, 100) <= 2_000_000
             assert next(span.count for span in log.spans("large", 1, 100, 500_000, None)) <= 50
             assert len(list(log.spans("small", 1, 100, 500_000, None))) == 1

@@ -18,6 +18,7 @@ from headwater.lake.lake import Archived, LakeFile, existing_lake
 from headwater.lake.scan import first_since
 from headwater.message import SchemaInfo
 from headwater.spark.spans import Extent, Log, Span, cuts_by_count
+from headwater.spark.topics import EVERYTHING, Topics
 from headwater.store.log import Hole
 from headwater.store.stream import RETENTION
 
@@ -48,7 +49,7 @@ class Crossing:
         if SystemClock().monotonic_us() - self._looked_us > LOOK_AGAIN_S * SECOND_US:
             self._look()
         self._log.refresh()
-        if any(self._is_behind(extent) for extent in self._log.extents("#")):
+        if any(self._is_behind(extent) for extent in self._log.extents(EVERYTHING)):
             self._look()
             self._log.refresh()
 
@@ -61,8 +62,8 @@ class Crossing:
 
     # What there is
 
-    def extents(self, topics: str) -> list[Extent]:
-        """The roots that a filter may match, each from its first archived message on."""
+    def extents(self, topics: Topics) -> list[Extent]:
+        """The roots that topics may be in, each from its first archived message on."""
         return [self._extent(extent) for extent in self._log.extents(topics)]
 
     def _extent(self, extent: Extent) -> Extent:
@@ -80,7 +81,7 @@ class Crossing:
 
     def offset_at(self, root: str, time_us: int) -> int:
         found = self._log.offset_at(root, time_us)
-        kept = {extent.root: extent.first for extent in self._log.extents(root)}
+        kept = {extent.root: extent.first for extent in self._log.extents(Topics((root,)))}
         archived = self._archived.get(root)
         if archived is None or found > kept.get(root, 1):
             return found

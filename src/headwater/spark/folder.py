@@ -20,6 +20,7 @@ from headwater.log.root import RootRow
 from headwater.message import SchemaInfo
 from headwater.spark.pieces import OPEN_FILES_MAX, looked
 from headwater.spark.spans import Extent, Span, cuts_by_count
+from headwater.spark.topics import Topics
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
@@ -28,7 +29,6 @@ from headwater.store.rocks import RocksReader
 from headwater.store.segment import Segment
 from headwater.store.stream import DiskStream
 from headwater.store.streams import Streams
-from headwater.topics.name import filter_covers_root
 
 
 class Folder:
@@ -99,10 +99,10 @@ class Folder:
 
     # What there is
 
-    def extents(self, topics: str) -> list[Extent]:
+    def extents(self, topics: Topics) -> list[Extent]:
         found = []
         for stream in self._streams.all():
-            if filter_covers_root(topics, stream.root):
+            if topics.covers_root(stream.root):
                 row = self._rows.get(stream.number)
                 upto = row.purged_upto if row is not None else 0
                 found.append(Extent(stream.root, stream.first_offset, stream.durable + 1, upto, tuple(stream.holes)))

@@ -20,7 +20,8 @@ from headwater.spark.crossing import check_restored
 from headwater.spark.options import MESSAGES, read_options
 from headwater.spark.reading import open_log
 from headwater.spark.source import COLUMNS
-from headwater.topics.name import is_everything_of
+from headwater.spark.topics import Topics
+from headwater.topics.name import filter_covers_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +57,7 @@ def table_of(
     topics = options.topics
     opened = existing_lake(lake)
     # The lake is looked at before the log: what is archived in between is then still read from the log.
-    archived = opened.archived(topics)
+    archived = {root: known for one in topics.asked for root, known in opened.archived(one).items()}
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}
     with closing(open_log(options)) as log:
@@ -72,12 +73,17 @@ def table_of(
         paths = [file.path for file in known.files if is_wanted is None or is_wanted(root, file)]
         if paths:
             scanned = spark.read.schema(SCHEMA).parquet(*paths)
-            parts.append(scanned if is_everything_of(topics, root) else scanned.where(topic_matches(topics)))
+            parts.append(scanned if topics.is_everything_of(root) else scanned.where(topics_match(topics, root)))
     if any(starts[root] < ends[root] for root in starts) or not parts:
         # With the lake: what is archived, and deleted from the log, before it is read is then read from there.
         reader = spark.read.format("headwater").options(**source, lake=lake)
         parts.append(reader.options(startingOffsets=offsets_json(starts), endingOffsets=offsets_json(ends)).load())
     return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def topics_match(topics: Topics, root: str) -> str:
+    """A condition in SQL that holds for the topics of a root that are wanted."""
+    return " or ".join(topic_matches(one) for one in topics.filters if filter_covers_root(one, root))
 
 
 def topic_matches(topics: str) -> str:

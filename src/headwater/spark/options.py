@@ -4,7 +4,7 @@
 |-----------------------|----------------------------------------------------------------|-----------|
 | data                  | folder of the bus, read beside its owner; or else `url`        |           |
 | url                   | server to read from: headwater://name:secret@host:7411         |           |
-| topics                | filter: which topics                                           | #         |
+| topics                | a filter, or several with commas between them, or a JSON list  | #         |
 | startingOffsets       | earliest, latest, JSON of the first offset per root, or a time | earliest  |
 | endingOffsets         | the same; offsets are the first that is not read any more      | latest    |
 | maxMessagesPerTrigger | at most so many messages a micro-batch                         | all       |
@@ -37,7 +37,7 @@ from headwater.clock import from_datetime
 from headwater.config import Config
 from headwater.delivery.options import Options, check_not_of_channel
 from headwater.errors import HeadwaterError, Malformed
-from headwater.topics.name import check_filter, filter_covers_root
+from headwater.spark.topics import Topics, topics_of
 from headwater.units import number_of
 
 EARLIEST = "earliest"
@@ -101,7 +101,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
     data: str | None
     url: str | None
-    topics: str
+    topics: Topics
     start: Location
     end: Location
     messages_per_trigger_max: int | None
@@ -117,7 +117,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         # The address may have a secret in it.
         place = self.data if self.url is None else str(parse_url(self.url))
-        return f"ReadOptions({place}, topics={self.topics!r})"
+        return f"ReadOptions({place}, topics={self.topics})"
 
     table: str
     lake: str | None = None
@@ -139,11 +139,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             'or option("url", "headwater://host:7411") of a server' + (", not both" if data is not None else "")
         )
     table = _table(options)
-    topics = options.get("topics", "#")
-    try:
-        check_filter(topics, Config())
-    except Malformed as error:
-        raise Malformed(f'option "topics": {error.args[0]}') from error
+    topics = topics_of(options.get("topics", "#"))
     most, least = _count("maxMessagesPerTrigger", options), _count("minMessagesPerTrigger", options)
     if most is not None and least is not None and least > most:
         raise Malformed(
@@ -303,15 +299,17 @@ def seconds(name: str, options: Mapping[str, str], is_right: Callable[[float], b
     return found
 
 
-def _subscription(options: Mapping[str, str], topics: str) -> str | None:
+def _subscription(options: Mapping[str, str], topics: Topics) -> str | None:
     name = options.get("subscription")
     if name is None:
         if "subscriptionexpireafters" in options:
             raise Malformed('option "subscriptionExpireAfterS" says nothing without option "subscription"')
         return None
+    if len(topics.filters) > 1:
+        raise Malformed(f'option "subscription": a subscription has one filter, and these topics are {topics}; use one')
     try:
         check_not_of_channel(name)
-        Options(id=name, filter=topics).check(Config())
+        Options(id=name, filter=topics.filters[0]).check(Config())
     except HeadwaterError as error:
         raise Malformed(f'option "subscription": {error.args[0]}') from error
     return name
@@ -326,7 +324,7 @@ def _flag(name: str, options: Mapping[str, str], *, default: bool) -> bool:
     return text.lower() == "true"
 
 
-def _place(name: str, options: Mapping[str, str], default: str, topics: str) -> Location:
+def _place(name: str, options: Mapping[str, str], default: str, topics: Topics) -> Location:
     text = options.get(name.lower(), default).strip()
     if text.lower() in {EARLIEST, LATEST}:
         return Location(text.lower())
@@ -335,13 +333,13 @@ def _place(name: str, options: Mapping[str, str], default: str, topics: str) -> 
     return Location(default, time_us=_time(name, text))
 
 
-def _roots(name: str, text: str, topics: str) -> dict[str, int | str]:
+def _roots(name: str, text: str, topics: Topics) -> dict[str, int | str]:
     try:
         found = json.loads(text)
     except ValueError as error:
         raise _bad_place(name, text, f"it is no JSON: {error}") from error
     for root, offset in found.items():
-        if not filter_covers_root(topics, root):
+        if not topics.covers_root(root):
             raise _bad_place(name, text, f'no topic of root "{root}" matches "{topics}"')
         is_word = offset in (EARLIEST, LATEST)
         if not is_word and (type(offset) is not int or not 1 <= offset <= OFFSET_MAX):

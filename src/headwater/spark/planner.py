@@ -21,7 +21,7 @@ import re
 import sys
 import traceback
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, BinaryIO
 
@@ -184,19 +184,20 @@ def pattern_of(filter: str) -> str:
     return said if filter[0] not in "+#" else rf"(?!\$){said}"
 
 
-def pattern_of_topics(filter: str, conditions: Conditions) -> str:
+def pattern_of_topics(filters: Sequence[str], conditions: Conditions) -> str:
     """The same, of topics that conditions leave."""
     found = ""
     for condition in conditions.on("topic"):
         values = [condition.value] if isinstance(condition.value, str) else condition.value
         said = "|".join(map(re.escape, values))
         found += f"(?=(?:{said}){'' if condition.test == 'starts' else ENDS_HERE})"
-    return found + pattern_of(filter)
+    said = [pattern_of(one) for one in filters]
+    return found + (said[0] if len(said) == 1 else f"(?:{'|'.join(said)})")
 
 
 def _stated(partitions: Any, options: ReadOptions, conditions: Conditions) -> list[Given]:
     """Partitions as they travel to tasks."""
-    topics = pattern_of_topics(options.topics, conditions)
+    topics = pattern_of_topics(options.topics.filters, conditions)
     found: list[SpansPartition] = list(partitions)
     return [
         {"topics": topics, "now_us": one.now_us, "spans": [_span(span, options) for span in one.spans]} for one in found

@@ -58,7 +58,7 @@ class ByFolder:
     def __init__(self, options: ReadOptions) -> None:
         self._folder = options.data or ""
         self._id = options.subscription or ""
-        self._filter = options.topics
+        (self._filter,) = options.topics.filters  # a subscription has one
         self._expire_after_s = options.subscription_expire_after_s
         self._files = DiskFiles()
         self._is_checked = False

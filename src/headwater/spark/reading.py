@@ -25,9 +25,9 @@ from headwater.spark.options import ReadOptions
 from headwater.spark.pieces import Piece, Pieces
 from headwater.spark.served import Served, served_pieces
 from headwater.spark.spans import Log, Span
+from headwater.spark.topics import Topics
 from headwater.store.batch import BadBatch
 from headwater.store.log import Hole
-from headwater.topics.name import compile_filter, filters_overlap
 
 if TYPE_CHECKING:
     from headwater.lake.values import Values
@@ -104,9 +104,9 @@ def partitions_of(
     return [SpansPartition(spans, now_us, schemas) for spans in plan.partitions(log, ranges, options)]
 
 
-def schemas_of(log: Log, topics: str) -> tuple[SchemaInfo, ...]:
+def schemas_of(log: Log, topics: Topics) -> tuple[SchemaInfo, ...]:
     """What the payloads of these topics have to be."""
-    return tuple(one for one in log.schemas() if filters_overlap(one.filter, topics))
+    return tuple(one for one in log.schemas() if topics.overlaps(one.filter))
 
 
 def _is_typed(schema: StructType) -> bool:
@@ -125,7 +125,7 @@ def read_spans(
 ) -> Iterator[Any]:
     """Record batches of a partition's messages."""
     arrow = to_arrow_schema(schema, timezone="UTC")
-    wanted = compile_filter(options.topics)
+    wanted = options.topics.test()
     values = _values(partition.schemas, arrow) if _is_typed(schema) else None
 
     def archived(span: Span) -> Iterator[Any]:
@@ -157,7 +157,7 @@ def pieces_of(options: ReadOptions, span: Span) -> Iterable[Piece]:
     """The batches of a span, and what is gone of it."""
     if options.data is not None:
         return Pieces(options.data, span)
-    return served_pieces(options.url or "", options.topics, span)
+    return served_pieces(options.url or "", options.topics.of_root(span.root), span)
 
 
 def _batches(

@@ -16,6 +16,7 @@ from headwater.errors import Conflict, Disconnected, Gap, Malformed, NotFound
 from headwater.message import SchemaInfo
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
+from headwater.spark.topics import Topics
 from headwater.store.log import Hole
 from headwater.wire.administration import CreateSubscription, ShowSubscription, SubscriptionDetail
 from headwater.wire.request import Option
@@ -59,7 +60,7 @@ def awaited(url: str, settings: Connecting, patience_s: float) -> Bus:
 class Served:
     """The log of a server, as far as topics are asked for."""
 
-    def __init__(self, url: str, topics: str) -> None:
+    def __init__(self, url: str, topics: Topics) -> None:
         self._bus = connect(url)
         self._topics = topics
         self._extents: dict[str, Extent] = {}
@@ -83,7 +84,7 @@ class Served:
 
     def refresh(self) -> None:
         self._extents, self._message_bytes = {}, {}
-        for found in self._bus.extents(self._topics):
+        for found in (one for asked in self._topics.asked for one in self._bus.extents(asked)):
             self._extents[found.root] = Extent(found.root, found.first, found.end, found.purged_upto)
             count = found.end - found.first
             if found.bytes and count > 0:
@@ -94,7 +95,7 @@ class Served:
                 "mean other messages there; start the query with a new checkpoint location"
             )
 
-    def extents(self, topics: str) -> list[Extent]:
+    def extents(self, topics: Topics) -> list[Extent]:
         return list(self._extents.values())
 
     def schemas(self) -> list[SchemaInfo]:
@@ -104,7 +105,7 @@ class Served:
             return []  # of an older version, it knows of none
 
     def offset_at(self, root: str, time_us: int) -> int:
-        for found in self._bus.extents(self._topics, [to_datetime(time_us)]):
+        for found in self._bus.extents(self._topics.of_root(root), [to_datetime(time_us)]):
             if found.root == root:
                 return min(found.places[0], self._extents[root].end)
         return self._extents[root].end
@@ -122,13 +123,13 @@ class Served:
         """Have a subscription at the oldest messages, unless there is one of this id, whatever its options."""
         options: dict[str, Option] = {"expire_after_s": expire_after_s}
         try:
-            self._bus.ask(CreateSubscription(id=id, filter=self._topics, start="earliest", options=options))
+            self._bus.ask(CreateSubscription(id=id, filter=self._topics.filters[0], start="earliest", options=options))
         except Conflict:
             pass  # with another filter, it is refused when its progress is shown
 
     def show_progress(self, id: str, places: Mapping[str, int], expire_after_s: float | None) -> None:
         """Have a subscription on the broker stand where a query is: its lag shows, and retention waits for it."""
-        self._bus.show_progress(self._topics, id, places, expire_after_s=expire_after_s)
+        self._bus.show_progress(self._topics.filters[0], id, places, expire_after_s=expire_after_s)
 
     def progress(self, id: str) -> dict[str, int] | None:
         """Where a subscription stands: the next offset of each root; None if there is none of this id."""
@@ -142,11 +143,11 @@ class Served:
         self._bus.close()
 
 
-def served_pieces(url: str, topics: str, span: Span) -> Iterator[Piece]:
+def served_pieces(url: str, filter: str, span: Span) -> Iterator[Piece]:
     """The batches of a span that have messages which match."""
     with (
         connect(url, RECONNECT_S_MAX) as bus,
-        bus.replay(topics, after={span.root: span.first - 1}, upto={span.root: span.last}) as read,
+        bus.replay(filter, after={span.root: span.first - 1}, upto={span.root: span.last}) as read,
     ):
         while True:
             try:

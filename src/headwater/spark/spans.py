@@ -13,6 +13,7 @@ import msgspec
 
 from headwater.log.purges import Purge
 from headwater.message import SchemaInfo
+from headwater.spark.topics import Topics
 from headwater.store.log import Hole
 
 MIB = 1 << 20
@@ -43,8 +44,8 @@ class Log(Protocol):
     def refresh(self) -> None:
         """See what happened meanwhile."""
 
-    def extents(self, topics: str) -> list[Extent]:
-        """The roots that a filter may match, by name."""
+    def extents(self, topics: Topics) -> list[Extent]:
+        """The roots that topics may be, by name."""
 
     def schemas(self) -> list[SchemaInfo]:
         """What payloads have to be."""
@@ -77,7 +78,7 @@ class AsOf:
     def refresh(self) -> None:
         self._log.refresh()
 
-    def extents(self, topics: str) -> list[Extent]:
+    def extents(self, topics: Topics) -> list[Extent]:
         found = self._log.extents(topics)
         ends = self._ends
         if ends is None:

@@ -38,7 +38,6 @@ from headwater.spark.served import Served
 from headwater.spark.spans import Extent, Log, share
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles
-from headwater.topics.name import filter_covers_root
 
 Offsets = dict[str, int]
 
@@ -207,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _tell(self, start: Offsets, extents: dict[str, Extent]) -> None:
         """Everything before it is done, if it is of this bus. Roots that the query read once, and whose topics it was
         started without since, keep their place in the checkpoint, and nobody asks what became of them."""
-        start = {root: place for root, place in start.items() if filter_covers_root(self.options.topics, root)}
+        start = {root: place for root, place in start.items() if self.options.topics.covers_root(root)}
         for root, place in start.items():
             plan.check_end(extents.get(root, Extent(root, 1, 1)), place, self.options.fail_on_data_loss)
         if self._progress is not None:

@@ -43,6 +43,9 @@ COMPACT_ALL = 1
 def archive(
     at: At,
     lake: LakeDir,
+    topics: Annotated[
+        str, typer.Option("--topics", metavar="FILTERS", help="Which roots: home/#, or home/#,office/#.")
+    ] = "#",
     once: Annotated[bool, typer.Option("--once", help="Archive what there is, and end (the default).")] = False,
     every: Every = None,
     compact: Annotated[
@@ -72,7 +75,7 @@ def archive(
     with running(master, spark_logs, "headwater archive") as spark:
         from headwater.spark.pipelines.archive import Archive, Options
 
-        job = Archive(spark, lake, source_of(at), Options(skip_lost=skip_lost, grace_s=grace_s))
+        job = Archive(spark, lake, source_of(at), Options(topics, skip_lost=skip_lost, grace_s=grace_s))
         if not job.pending() and not every:
             remark("nothing new: the lake has all that the log has")
         again(lambda: _archive_once(job, COMPACT_ALL if compact else None, at.json), every, wait_s, Conflict)

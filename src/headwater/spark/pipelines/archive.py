@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from headwater.clock import SECOND_US, SystemClock
-from headwater.errors import Conflict, Gap
+from headwater.errors import Conflict, Gap, Malformed
 from headwater.lake import files as lake_files
 from headwater.lake.evolution import add_columns, type_in
 from headwater.lake.lake import (
@@ -41,6 +41,7 @@ from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 from headwater.spark.reading import open_log
 from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
+from headwater.spark.topics import EVERYTHING, Topics, topics_of
 from headwater.spark.values import typed
 from headwater.store import marks
 from headwater.store.files import DiskFiles
@@ -82,11 +83,25 @@ def own_session(spark: SparkSession) -> SparkSession:
 class Options(msgspec.Struct, frozen=True):
     """What an archive does beside archiving."""
 
+    topics: str = "#"
+    """Which roots it is for."""
     skip_lost: bool = False
     messages_per_commit: int = MESSAGES_PER_COMMIT
     small_files_max: int = SMALL_FILES_MAX
     """Small files of a day at which they are joined; 1 joins whatever can be."""
     grace_s: float = GRACE_S
+
+
+def _whole_roots(text: str) -> Topics:
+    """The roots of an archive: a table has all of its root, as retention and replays go by how far it is."""
+    topics = topics_of(text)
+    for one in topics.filters:
+        first = one.partition("/")[0]
+        if one not in {"#", f"{first}/#"}:
+            raise Malformed(
+                f'--topics "{one}" is part of a root, and a table of the lake has all of its root; archive "{first}/#"'
+            )
+    return topics
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -119,6 +134,9 @@ class Archive:
         self.spark = own_session(spark)
         self.options = options or Options()
         self.source = source
+        self._topics = _whole_roots(self.options.topics)
+        self._others: dict[str, int] = {}
+        """Where roots end that nobody asked for, and that the lake has nothing of: retention waits for none of them."""
         self._read: ReadOptions = read_options(source)
         self._schemas: list[SchemaInfo] = []
         """As they stood when it was last looked what there is."""
@@ -132,13 +150,14 @@ class Archive:
         with closing(open_log(self._read)) as log:
             self.lake.claim(log.bus_id)
             self._check(log)
+            self._look_at_others(log, self.lake.marks())
         self.leave_mark()
 
     def _check(self, log: Log) -> None:
         """What would fail fails before anything is written."""
         archived = self.lake.marks()
         log.refresh()  # after the lake was looked at, so that it reaches at least as far
-        extents = {extent.root: extent for extent in log.extents("#")}
+        extents = {extent.root: extent for extent in log.extents(EVERYTHING)}
         for root, upto in archived.items():
             extent = extents.get(root)
             if extent is None or extent.end <= upto:
@@ -156,13 +175,23 @@ class Archive:
         found = {}
         with closing(open_log(self._read)) as log:
             self._schemas = log.schemas()
-            for extent in log.extents("#"):
+            self._look_at_others(log, marks)
+            for extent in log.extents(self._topics):
                 after = marks.get(extent.root, 0)
                 first = after + 1 if after else extent.first
                 if first < extent.end:
                     self._check_there(extent, first)
                     found[extent.root] = (max(first, extent.first), extent.end - 1)
         return found
+
+    def _look_at_others(self, log: Log, archived: dict[str, int]) -> None:
+        others = {
+            extent.root: extent.end - 1
+            for extent in log.extents(EVERYTHING)
+            if extent.root not in archived and not self._topics.covers_root(extent.root)
+        }
+        self._is_marked = self._is_marked and others == self._others
+        self._others = others
 
     def _check_there(self, extent: Extent, first: int) -> None:
         if self.options.skip_lost:
@@ -212,7 +241,7 @@ class Archive:
     def _range(self, root: str, first: int, last: int, columns: str | StructType = SCHEMA) -> DataFrame:
         reader = self.spark.read.format("headwater").options(**self.source).schema(columns)
         return reader.options(
-            topics=f"{root}/#",
+            topics=Topics((f"{root}/#",)).option,
             startingOffsets=offsets_json({root: first}),
             endingOffsets=offsets_json({root: last + 1}),
             failOnDataLoss=str(not self.options.skip_lost).lower(),
@@ -233,7 +262,7 @@ class Archive:
         after each."""
         if self._is_marked:
             return
-        reached = self._reached
+        reached = {**self._others, **self._reached}
         self._is_marked, self._marked_us = True, self._clock.monotonic_us()
         if self._read.data is not None:
             marks.leave(DiskFiles(), self._read.data, self.lake.id, reached)

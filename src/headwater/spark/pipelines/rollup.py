@@ -294,13 +294,14 @@ def plot(frame: DataFrame, path: str, title: str) -> list[str]:
     busiest = frame.groupBy("topic").agg(f.sum("messages").alias("all")).orderBy(f.desc("all"), "topic")
     topics = [row.topic for row in busiest.limit(TOPICS_DRAWN_MAX).collect()]
     shown = frame.where(f.col("topic").isin(topics)).select(
-        "topic", "window_start", "messages_per_s", "payload_bytes_mean", "gap_s_max"
+        "topic", "window_start", "window_end", "messages_per_s", "payload_bytes_mean", "gap_s_max"
     )
-    _draw(shown.orderBy("window_start").toArrow().to_pylist(), topics, path, title)
+    figure = _drawn(shown.orderBy("window_start").toArrow().to_pylist(), topics, title)
+    figure.savefig(path, dpi=120)
     return topics
 
 
-def _draw(rows: Sequence[dict[str, Any]], topics: Sequence[str], path: str, title: str) -> None:
+def _drawn(rows: Sequence[dict[str, Any]], topics: Sequence[str], title: str) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 8), layout="constrained")
@@ -315,8 +316,11 @@ def _draw(rows: Sequence[dict[str, Any]], topics: Sequence[str], path: str, titl
         chart.set_ylim(0, 1.1 * max((row[column] or 0 for row in rows), default=0) or 1)
         chart.grid(alpha=0.3)
     axes[0].legend(fontsize="small", ncols=2)
+    if len({row["window_start"] for row in rows}) == 1:
+        start, end = rows[0]["window_start"], rows[0]["window_end"]
+        axes[0].set_xlim(start - (end - start), end)  # a single point has years to both sides otherwise
     figure.autofmt_xdate()
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def moment(time_us: int | None) -> str:
