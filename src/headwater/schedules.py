@@ -48,7 +48,7 @@ RELEASED_MAX = 1000
 """Schedules that are seen to in one go; the rest follows at once."""
 LOOK_US_MAX = 60 * SECOND_US
 """How long nothing is looked at: the wall clock may be corrected meanwhile."""
-AGAIN_S = 5.0
+AGAIN_US = 5 * SECOND_US
 """How long a message that could not be published waits before the next try."""
 
 
@@ -128,6 +128,8 @@ class Schedules:
         self._lock = threads.Lock()
         """Held over a release, so that nothing comes of a schedule that is gone."""
         self._known: dict[str, Known] = {}
+        self._again: dict[str, int] = {}
+        """Of those whose message could not be published, when that is tried again, on the clock that never jumps."""
         self.reload()
 
     def start(self) -> None:
@@ -195,6 +197,7 @@ class Schedules:
         self._check_room(made.id, owner)
         self._book.write({_key(made.id): pack(row)})
         self._known[made.id] = _known(row)
+        self._again.pop(made.id, None)
         self._arm()
         self._book.note("scheduled", made.id, None if there is None else _told(there.info), _told(row.info))
         return row.info
@@ -207,6 +210,7 @@ class Schedules:
                 raise NotFound(f'there is no schedule "{id}" of yours; bus.schedules() lists those that there are')
             self._book.write({_key(id): None})
             self._known.pop(id, None)
+            self._again.pop(id, None)
             self._book.note("unscheduled", id, _told(there.info))
 
     def _row(self, id: str) -> ScheduleRow | None:
@@ -272,36 +276,44 @@ class Schedules:
 
     # What is due
 
-    def _arm(self, wait_s: float = 0) -> None:
-        due_us = min((known.next_us for known in tuple(self._known.values())), default=None)
+    def _arm(self, wait_us: int = 0) -> None:
+        """Ring when the first is due; one that failed keeps nobody else's waiting."""
+        now_us, apart_us = self._clock.monotonic_us(), self._clock.monotonic_us() - self._clock.now_us()
+        known = tuple(self._known.items())
+        due_us = min((self._again.get(name) or one.next_us + apart_us for name, one in known), default=None)
         if due_us is not None:
-            wait_us = max(round(wait_s * SECOND_US), due_us - self._clock.now_us())
-            due_us = self._clock.monotonic_us() + min(wait_us, LOOK_US_MAX)
+            due_us = max(min(due_us, now_us + LOOK_US_MAX), now_us + wait_us)
         self._timers.set("schedules", due_us, self._release)
 
     def _release(self) -> None:
-        is_done = False
+        wait_us = AGAIN_US
         with self._lock:
             try:
-                is_done = self._release_due()
+                if self._state.failed is None:  # else that it was published could not be noted
+                    self._release_due()
+                    wait_us = 0
             finally:
-                self._arm(0 if is_done else AGAIN_S)
+                self._arm(wait_us)
 
-    def _release_due(self) -> bool:
-        """Publish what is due, and note when it is due next; whether all of that went well."""
-        if self._state.failed is not None:
-            return False  # that it was published could not be noted
-        now_us = self._clock.now_us()
-        due = sorted((one.next_us, name) for name, one in self._known.items() if one.next_us <= now_us)[:RELEASED_MAX]
+    def _release_due(self) -> None:
+        """Publish some of what is due, and note when it is due next."""
+        now_us, moment_us = self._clock.now_us(), self._clock.monotonic_us()
+        due = sorted(
+            (self._again.get(name, 0), one.next_us, name)
+            for name, one in self._known.items()
+            if one.next_us <= now_us and self._again.get(name, 0) <= moment_us
+        )[:RELEASED_MAX]
         under_way: list[tuple[ScheduleRow, Publish | None]] = []
-        for _, name in due:
+        for _, _, name in due:
             if (row := self._row(name)) is not None:
                 with suppress(_Later):
                     under_way.append((row, self._submitted(row)))
         moved = [one for row, item in under_way if (one := self._moved(row, item, now_us)) is not None]
+        self._again.update((name, moment_us + AGAIN_US) for _, _, name in due)
+        for row in moved:
+            self._again.pop(row.info.id, None)
         self._book.write({_key(row.info.id): pack(row) for row in moved})
         self._known.update((row.info.id, _known(row)) for row in moved)
-        return len(moved) == len(due)
 
     def _submitted(self, row: ScheduleRow) -> Publish | None:
         """Its message on its way; None if its client may not publish it any more, or it fits no schema any more."""
@@ -327,7 +339,8 @@ class Schedules:
         except Conflict:  # it was stored so long ago that nobody knows more
             return row.on(Cron(row.info.cron, row.info.zone).next_us(row.info.next_us))
         except HeadwaterError as error:
-            self._events.trouble(f'schedule "{row.info.id}" could not be published: {error}')
+            if row.info.id not in self._again:  # told once, however often it is tried
+                self._events.trouble(f'schedule "{row.info.id}" could not be published: {error}')
             return None
 
 

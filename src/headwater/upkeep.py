@@ -1,7 +1,7 @@
 """Upkeep: what a bus does by itself on a timer, and what an operator asks for now and then.
 
-By itself: release delayed messages, delete what retention allows, forget what expired. On demand: purge, the removal
-of a root, and backup.
+By itself: have delayed messages released (`releases`), delete what retention allows, forget what expired. On demand:
+purge, the removal of a root, and backup.
 What changes the log runs in the committing role (one thread at a time), called by the one timer queue. What retention
 may delete is computed in a thread of its own, as that may take a while, and then deleted in the committing role.
 """
@@ -24,21 +24,18 @@ from headwater.errors import (
     Conflict,
     HeadwaterError,
     Malformed,
-    NotAllowed,
     NotFound,
-    SchemaMismatch,
-    TooLarge,
 )
 from headwater.events import Events
 from headwater.log import delays
 from headwater.log.checks import Checks
-from headwater.log.publish import Part, Publish
+from headwater.log.publish import Part
 from headwater.log.root import Root
 from headwater.log.roots import OWN_ROOTS, STAGED, Roots
 from headwater.pacing import Pacing
+from headwater.releases import Releases
 from headwater.store import folder as folders
-from headwater.store import state as rows
-from headwater.store.log import Hole, Log, Stream
+from headwater.store.log import Log, Stream
 from headwater.store.state import Rows, State
 from headwater.topics.name import check_filter, filter_covers_root, is_everything_of, root_of
 
@@ -46,8 +43,6 @@ SNAPSHOT_FIRST_S = 60.0
 """How long after its opening the first snapshot of the state is taken, if anything was written since the last."""
 STATE_AGAIN_S = 1.0
 """How long a state that failed is left alone before the next try."""
-RELEASE_AGAIN_S = 5.0
-"""How long a delayed message that could not be published waits before the next try."""
 NAMED_MAX = 3
 """Subscriptions that an error names."""
 
@@ -75,7 +70,6 @@ class Upkeep:
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
-        self._checks = checks
         self._state = state
         self._rows = commit
         self._timers = timers
@@ -87,13 +81,10 @@ class Upkeep:
         self._take_readers = take_readers
         self._take_snapshot = take_snapshot
         self._audit = audit
-        self._check_release = check_release
-        """Whether it is known what a client may publish; raises what keeps it from publishing something."""
+        self._releases = Releases(roots, checks, state, timers, clock, events, check_release)
         self._taking: threads.Thread | None = None
         """Takes a snapshot of the state, or took the last one."""
         self._is_closed = False
-        self._is_release_held = False
-        """Whether delayed messages wait until it is known who may publish them."""
         self._due: dict[str, Callable[[], None]] = {}
         """What the thread of retention has yet to do: a round, or one root."""
         self._due_lock = threads.Lock()
@@ -104,9 +95,8 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin to look after things."""
-        self._roots.due_rows.on_waiting = self._arm_delays
         self._roots.sweep(self._roots.unswept, self._dispatcher.rows_about)
-        self._arm_delays()
+        self._releases.start()
         self._arm_round()
         self._arm_snapshot(SNAPSHOT_FIRST_S)
 
@@ -158,77 +148,6 @@ class Upkeep:
             raise Closed("the bus is being closed")
         self._pacing.take()
 
-    # Delayed messages
-
-    def _arm_delays(self, wait_s: float = 0) -> None:
-        due_us = delays.earliest(self._state)
-        if due_us is not None:
-            wait_us = max(round(wait_s * SECOND_US), due_us - self._clock.now_us())
-            # Looked at again at least each minute, as the wall clock may be corrected meanwhile.
-            due_us = self._clock.monotonic_us() + min(wait_us, 60 * SECOND_US)
-        self._timers.set("delays", due_us, self._release)
-
-    def _release(self) -> None:
-        """Bring what is due to its topics; each append removes the row that made it wait."""
-        failed = True
-        try:
-            failed = self._release_due()
-        finally:
-            self._arm_delays(wait_s=RELEASE_AGAIN_S if failed else 0)
-
-    def _release_due(self) -> bool:
-        """One go after another, each beginning where the last ended, so that what fails holds nobody up."""
-        if self._state.failed is not None:
-            return True  # what is released could not be noted, and would be again
-        root, after, failed = self._roots.get(delays.ROOT), b"", False
-        self._is_release_held = False
-        while root is not None and (due := delays.due(self._state, self._clock.now_us(), after or rows.DELAYED)):
-            items, size = [], 0
-            for key, offset in due:
-                after = key
-                if key in self._roots.checkpoints.owed:
-                    continue  # it was released, which the state does not know yet
-                item = self._released(root, key, offset)
-                if item is not None:
-                    items.append(item)
-                    size += item.weight
-                    if size > delays.RELEASED_BYTES_MAX:
-                        break
-            failed |= self._submit(items)
-        return failed or self._is_release_held
-
-    def _released(self, root: Root, key: bytes, offset: int) -> Publish | None:
-        found = root.stream.read(offset, 1)[0]
-        if isinstance(found, Hole):
-            self._events.trouble(f"delayed message {offset} is gone ({found.reason})")
-            self._state.write({key: None})
-            return None
-        message = found.body.messages(found.first_offset, [offset - found.first_offset])[0]
-        topic, headers, due_us, ttl_s, retain = delays.unwrap(message)
-        author = delays.author_of(message)
-        try:
-            item = self._checks.released(topic, message.payload, message.key, headers, ttl_s, retain, due_us, offset)
-            if not author or self._check_release(author, item.parts[0]):
-                return item
-            self._is_release_held = True
-        except (NotAllowed, SchemaMismatch, TooLarge) as error:
-            self._events.trouble(f'a delayed message for "{topic}" is dropped: {error}')
-            self._state.write({key: None})
-        return None
-
-    def _submit(self, items: list[Publish]) -> bool:
-        """Publish them; whether any failed."""
-        for item in items:
-            self._roots.commit.submit(item)
-        failed = False
-        for item in items:
-            try:
-                item.wait()
-            except HeadwaterError as error:
-                failed = True
-                self._events.trouble(f'a delayed message for "{item.topics[0]}" could not be published: {error}')
-        return failed
-
     # A state that failed
 
     def on_state_failed(self) -> None:
@@ -252,7 +171,7 @@ class Upkeep:
         away_s = (self._clock.monotonic_us() - since_us) / SECOND_US
         self._events.add("mended", f"acks and changes are stored again; they were not for {away_s:.1f} s")
         self._roots.commit.run(self._roots.checkpoints.make)
-        self._arm_delays()
+        self._releases.resume()
 
     # Snapshots of the state: in a thread of their own, as copying takes a while.
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import headwater
-from headwater import upkeep
+from headwater import releases
 from headwater.client.bus import Bus
 from headwater.log import delays
 from headwater.mqtt.kinds import V4, V5
@@ -112,7 +112,7 @@ def test_a_delayed_message_of_a_client_that_was_removed_is_not_published(running
 
 
 def test_a_delayed_message_waits_while_no_rule_counts(running: Running, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(upkeep, "RELEASE_AGAIN_S", 0.05)
+    monkeypatch.setattr(releases, "AGAIN_US", 50_000)
     running.bus.acl.closed = "rules may be lost"
     delay_us = running.bus.core.clock.now_us() + 100_000
     running.peer("ann").ask(requests.Delay(topic="home/x", payload=b"later", deliver_at_us=delay_us))

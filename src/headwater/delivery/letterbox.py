@@ -159,17 +159,19 @@ class Letterbox:
     # By the timers' thread
 
     def _publish(self) -> None:
-        is_done = False
+        """Publish some; the rest follows when the timers have rung for others."""
+        wait_s: float | None = AGAIN_S
         try:
             self._commit.flush()  # the batch that takes a row comes after it
-            while some := list(self._next()):
+            some = list(self._next())
+            if some:
                 self._publish_some(some)
-            is_done = True
+            wait_s = 0 if some else None
         except HeadwaterError as error:
             self._events.trouble(f"dead letters could not be published, and are tried again: {error}")
         finally:
-            if not is_done:
-                self._arm(AGAIN_S)
+            if wait_s is not None:
+                self._arm(wait_s)
 
     def _next(self) -> Iterator[tuple[int, Posted]]:
         """The first letters that wait; numbers without a gap."""

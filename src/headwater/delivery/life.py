@@ -215,6 +215,10 @@ class Lives:
         """By id, the numbers of subscriptions of which something waits."""
         self._is_losing = False
         self._writing = threads.Lock()
+        self._taken = 0
+        """Entries that were taken to be written, ever."""
+        self._ending: deque[tuple[int, Life]] = deque()
+        """Subscriptions whose entries are written once so many were taken."""
 
     def of(
         self, row: SubscriptionRow, root_of: Callable[[int], str], left: Callable[[], Sequence[Left]]
@@ -234,7 +238,7 @@ class Lives:
         """The first entry of a subscription since the last were written."""
         with self._lock:
             self._numbers.setdefault(life.id, Counter())[life.number] += 1
-        self._timers.set("states", self.clock.monotonic_us() + round(WRITE_AFTER_S * SECOND_US), self.write)
+        self._timers.set("states", self.clock.monotonic_us() + round(WRITE_AFTER_S * SECOND_US), self._ring)
 
     def _end(self, life: Life) -> None:
         with self._lock:
@@ -245,24 +249,38 @@ class Lives:
             if not numbers:
                 del self._numbers[life.id]
 
+    def _ring(self) -> None:
+        """Publish some of what waits; the rest follows when the timers have rung for others."""
+        try:
+            self._write_some()
+        finally:
+            if self.waiting:
+                self._timers.set("states", self.clock.monotonic_us(), self._ring)
+
     def write(self) -> None:
-        """Publish all that waits; by the timers' thread, and as the bus is closed."""
-        ended: list[Life] = []
+        """Publish all that waits, as the bus is closed."""
+        while self.waiting:
+            self._write_some()
         with self._writing:
-            while self.waiting:
-                some, count = list[Noted](), 0
-                while self.waiting and len(some) < AT_ONCE_MAX and count < OFFSETS_AT_ONCE:
-                    some.append(self.waiting.popleft())
-                    count += len(some[-1][6] or ())
-                lives = list(dict.fromkeys(noted[0] for noted in some))
-                ended += (life for life in lives if life.is_waiting)
-                for life in lives:
+            return  # what the timers' thread had begun is published
+
+    def _write_some(self) -> None:
+        with self._writing:
+            some, count = list[Noted](), 0
+            while self.waiting and len(some) < AT_ONCE_MAX and count < OFFSETS_AT_ONCE:
+                some.append(self.waiting.popleft())
+                count += len(some[-1][6] or ())
+            self._taken += len(some)
+            lives = list(dict.fromkeys(noted[0] for noted in some))
+            for life in lives:
+                if life.is_waiting:
                     life.is_waiting = False  # what is noted from here on begins anew
-                gone = {life for life in lives if self.number_of(life.id) not in (None, life.number)}
-                if kept := [noted for noted in some if noted[0] not in gone] if gone else some:
-                    self._write(kept, [life for life in lives if life not in gone])
-            for life in ended:
-                self._end(life)
+                    self._ending.append((self._taken + len(self.waiting), life))
+            gone = {life for life in lives if self.number_of(life.id) not in (None, life.number)}
+            if kept := [noted for noted in some if noted[0] not in gone] if gone else some:
+                self._write(kept, [life for life in lives if life not in gone])
+            while self._ending and self._ending[0][0] <= self._taken:
+                self._end(self._ending.popleft()[1])
 
     def _write(self, some: list[Noted], lives: list[Life]) -> None:
         lost = sum(life.lost for life in lives)

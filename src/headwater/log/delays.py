@@ -55,9 +55,9 @@ def due_key(message: Message) -> bytes:
     return rows.key_due(int(message.header_pairs[-4 if author_of(message) else -3][1]), message.offset)
 
 
-def earliest(state: State) -> int | None:
-    """When the next message is due."""
-    for key, _ in state.scan(rows.DELAYED):
+def earliest(state: State, after: bytes = rows.DELAYED) -> int | None:
+    """When the next message is due, of those after a row."""
+    for key, _ in state.scan(rows.DELAYED, after + b"\0"):
         return int.from_bytes(key[1:9], "big")
     return None
 

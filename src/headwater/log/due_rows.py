@@ -19,7 +19,7 @@ from headwater.log.delays import due_key
 from headwater.log.root import DELAYED, LETTERS, WILLS
 from headwater.store import state as rows
 from headwater.store.batch import Batch
-from headwater.store.state import State
+from headwater.store.state import Rows, State
 
 
 class DueRows:
@@ -37,8 +37,8 @@ class DueRows:
         """and those that a group is about to bring."""
         self.promised = 0
         """How many that is."""
-        self.on_waiting: Callable[[], None] = lambda: None
-        """Hears when a message has begun to wait."""
+        self.on_waiting: Callable[[bytes], None] = lambda _row: None
+        """Hears when messages have begun to wait, with the earliest row of theirs."""
 
     def recover(self) -> None:
         """Every batch was applied again: count."""
@@ -74,12 +74,11 @@ class DueRows:
         if root == DELAYED:
             messages = batch.body.messages(batch.first_offset)
             known = owners if len(owners) == len(messages) else [""] * len(messages)
-            self._checkpoints.write(
-                {due_key(message): owner.encode() for message, owner in zip(messages, known, strict=True)}
-            )
+            waiting: Rows = {due_key(message): owner.encode() for message, owner in zip(messages, known, strict=True)}
+            self._checkpoints.write(waiting)
             self.count += len(messages)
             self._by_owner.update(known)
-            self.on_waiting()
+            self.on_waiting(min(waiting))
         elif producer is not None and producer.startswith(DELAYED):
             key = rows.key_due(int(producer.removeprefix(DELAYED + "/")), batch.header.sequence)
             owner = (self._state.get(key) or b"").decode()
