@@ -43,7 +43,7 @@ class Place:
         self.now_us += 1
         body = encode_body(topics, [payload] * len(topics), self.now_us, retain=[retain] * len(topics))
         write = Write(body, checksum(body), len(topics), None if producer is None else producer.encode(), sequence)
-        self.log.append([(self.stream, [write])], self.now_us)()
+        self.log.append([(self.stream, [write])], self.now_us)
         assert write.batch is not None
         self.root.apply(write.batch, topics)
         self.batches.append(write.batch)

@@ -63,7 +63,7 @@ def write_of(root: str, *payloads: bytes) -> Write:
 def append(streams: Streams, **payloads: Sequence[bytes]) -> None:
     """One group: a batch for each root."""
     group = [(streams.create(root), [write_of(root, *each)]) for root, each in payloads.items()]
-    streams.append(group, TIME_US)()
+    streams.append(group, TIME_US)
 
 
 def payloads_of(streams: Streams, root: str) -> list[bytes | tuple[int, int]]:
@@ -171,16 +171,19 @@ def test_a_group_of_several_roots_is_read_back(tmp_path: Path) -> None:
     streams.close()
 
 
-def test_nobody_sees_a_group_before_wait(tmp_path: Path) -> None:
-    streams = opened(tmp_path)
+def test_nobody_sees_a_group_before_it_is_synced() -> None:
+    files = FaultyFiles()
+    streams = opened("data", files=files)
     append(streams, a=[b"1"])
-    group = [(streams.create(root), [write_of(root, b"x")]) for root in ("a", "b")]
-    appended = streams.append(group, TIME_US)
-    assert payloads_of(streams, "a") == [b"1"]
-    assert payloads_of(streams, "b") == []
-    appended()
+    append(streams, b=[b"2"])
+    seen = []
+    files.on_sync = lambda *_: seen.append((payloads_of(streams, "a"), payloads_of(streams, "b")))
+    append(streams, a=[b"x"], b=[b"x"])
+    files.on_sync = None
+    assert seen
+    assert all(one == ([b"1"], [b"2"]) for one in seen)
     assert payloads_of(streams, "a") == [b"1", b"x"]
-    assert payloads_of(streams, "b") == [b"x"]
+    assert payloads_of(streams, "b") == [b"2", b"x"]
     streams.close()
 
 
@@ -368,11 +371,12 @@ def reader_of(folder: Path) -> Streams:
 def test_a_reader_beside_the_owner_reads_up_to_the_watermark(tmp_path: Path) -> None:
     streams = opened(tmp_path)
     append(streams, a=[b"1"])
-    group = [(streams.create("a"), [write_of("a", b"2")])]
-    appended = streams.append(group, TIME_US)
+    stream, writes = streams.create("a"), [write_of("a", b"2")]
+    stream.write(writes, stream.place(writes, TIME_US))
     reader = reader_of(tmp_path)
     assert payloads_of(reader, "a") == [b"1"]
-    appended()
+    stream.sync()
+    streams.show([(stream, writes)])
     reader.look(lambda _: [])
     assert payloads_of(reader, "a") == [b"1", b"2"]
     reader.close()

@@ -119,16 +119,11 @@ class ReplicatedLog(Mirror):
 
     # Appending
 
-    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Callable[[], None]:
-        """Place a group and send its record. What it answers waits until it is committed, and shows it."""
+    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> None:
+        """Place a group, send its record, and let readers see it once that is committed."""
         group = [(self._by_root[stream.root], writes) for stream, writes in asked]
-        ticket = self.place(group, now_us)
-
-        def settle() -> None:
-            self._replication.wait(ticket)
-            self.show(group)
-
-        return settle
+        self._replication.wait(self.place(group, now_us))
+        self.show(group)
 
     def place(self, group: Group, now_us: int) -> Ticket:
         """Place a group and send its record."""

@@ -115,7 +115,7 @@ class Committer:
             share.note(roots, group.begun_us)
         writes = [(root.stream, [place.write for place in places]) for root, places in group.places.items()]
         try:
-            self._log.append(writes, group.now_us)()
+            self._log.append(writes, group.now_us)
         except BaseException as error:
             self._note_failure(group, error)
             raise

@@ -1,8 +1,8 @@
 """The seam: all that the rest of Headwater knows about how messages are stored.
 
 `Stream` is the log of one root: read from an offset, trim. `Log` is all of them together, since a group that touches
-several is made durable by one sync. What is appended is durable once what `append` answers was called, and a read may
-take its time, so that a store across the network fits behind this as well as files do. `State`, in `store/state.py`, is
+several is made durable by one sync. An append and a read may take their time, so that a store across the network fits
+behind this as well as files do. `State`, in `store/state.py`, is
 the other half.
 """
 
@@ -187,9 +187,9 @@ class Log(Protocol):
     def sweep(self) -> bool:
         """Delete a part of what removed streams have left; whether there is more."""
 
-    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Callable[[], None]:
-        """Write batches to streams. If it raises, nothing of the group stays. What it answers waits until the group is
-        durable; that raises, and shows nobody the group, if it fails."""
+    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> None:
+        """Write batches to streams; returns once they are durable. If they cannot be written, nothing of the group
+        stays; if they may not be durable, nobody sees them."""
 
     def append_apart(self, stream: Stream, now_us: int, share: Share) -> Appending:
         """Prepare to append much to one stream, while others are appended to, with so much of the disk."""

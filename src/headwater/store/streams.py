@@ -1,13 +1,12 @@
 """All streams of a folder: their recovery, and the writing of groups.
 
-Promises: a group is durable, wholly, before `settle` returns; if it fails before the sync nothing of it stays;
+Promises: a group is durable, wholly, before `append` returns; if it fails before the sync nothing of it stays;
 a group that touches one root costs one sync, and so does one that touches a hundred.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from itertools import chain
 
 from headwater.config import Config
@@ -366,8 +365,9 @@ class Streams:
 
     # Appending: by the thread that commits.
 
-    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> Callable[[], None]:
-        """Write a group. If it raises, nothing of the group stays. What it answers makes it durable."""
+    def append(self, asked: Sequence[tuple[Stream, Sequence[Write]]], now_us: int) -> None:
+        """Write a group, make it durable, and let readers see it. If it cannot be written, nothing of it stays; if it
+        cannot be synced, nobody sees it."""
         group = [(self._by_root[stream.root], writes) for stream, writes in asked]
         placed = [stream.place(writes, now_us) for stream, writes in group]
         try:
@@ -381,10 +381,6 @@ class Streams:
             for stream, _ in group:
                 stream.take_back()
             raise refusal(error) from error
-        return partial(self.settle, group)
-
-    def settle(self, group: Group) -> None:
-        """Sync a group that was written, and let readers see it; raises, and shows nobody the group, if that fails."""
         if len(group) == 1:
             group[0][0].sync()
         else:
