@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
-from headwater import arrow, surface
+from headwater import arrow, surface, verdicts
 from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER, Policy
@@ -21,13 +21,14 @@ from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
 from headwater.log.checks import Checks
-from headwater.message import Envelope, Receipt, Verdict, verdict_of
+from headwater.message import Envelope, Receipt
 from headwater.message import Message as ThreadMessage
 from headwater.payload import Payload
 from headwater.surface import Durable, documented, like
 from headwater.values import Retained as ThreadRetained
 from headwater.values import Values
 from headwater.values import Watch as ThreadWatch
+from headwater.verdicts import Verdict, verdict_of
 from headwater.work.comparison import Comparison
 from headwater.work.handlers import Function, H, Handlers, decorator, handler_of
 from headwater.work.past import Past
@@ -289,12 +290,14 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         """Give this consumer so many more seconds, from now, before the ack times out."""
         await self._say("extend", seconds)
 
-    async def _say(self, verb: str, *said: object) -> None:
+    async def _say(self, verb: Literal["nack", "reject", "extend"], *said: object) -> None:
         origin = served(self)
         if origin is not None:
             await getattr(origin, verb)(self, *said)
         else:
             await asyncio.to_thread(getattr(plain(self), verb), *said)
+        if verb != "extend":
+            verdicts.note((self,), verb)
 
     async def reply(self, payload: Payload) -> Receipt:
         """Answer a request."""
@@ -307,10 +310,13 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
     async def __aenter__(self) -> Self:
         """Acked at the end of the block, nacked with what leaves it; Reject and Retry go no further."""
         self._origin("ack")
+        verdicts.begin(self)
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if error is None:
+        if verdicts.end(self):
+            pass
+        elif error is None:
             await self.ack()
         elif isinstance(error, Exception):  # a task that is cancelled is not the message's fault
             with suppress(HeadwaterError):  # what left the block is what its user is to hear of
@@ -369,6 +375,7 @@ async def ack(messages: Sequence[Message], wait: bool = True) -> None:
         remote = served(messages[0])
         if remote is not None:
             await remote.ack(messages, wait)
+            verdicts.note(messages, "ack")
             return
         threaded = [plain(message) for message in messages]
         origin = threaded[0]._origin("ack")
@@ -377,6 +384,7 @@ async def ack(messages: Sequence[Message], wait: bool = True) -> None:
             await asyncio.wrap_future(settlement.ack_soon(threaded))
         else:
             origin.ack(threaded, wait)
+        verdicts.note(messages, "ack")
 
 
 @documented(ThreadConsumer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
-from headwater import html
+from headwater import html, verdicts
 from headwater.clock import to_datetime
 from headwater.errors import Conflict, HeadwaterError, Malformed, Reject, Retry
 from headwater.headers import HeaderMap
@@ -20,6 +19,7 @@ from headwater.headers import Headers as Headers  # noqa: PLC0414  # said again 
 from headwater.payload import Payload, encoded
 from headwater.receipt import Receipt as Receipt  # noqa: PLC0414  # said again here, beside what it is about
 from headwater.receipt import Receipts as Receipts  # noqa: PLC0414
+from headwater.verdicts import Verdict, verdict_of
 
 T = TypeVar("T")
 REPLY_TO = "reply-to"
@@ -28,8 +28,6 @@ FROM = "headwater-from"
 """Header that the broker alone writes: whose message it is, of MQTT clients that do not want their own."""
 SCHEDULED_FOR = "scheduled-for"
 """Header of a message of a schedule: the time that it is for, which is an earlier one for what is caught up."""
-TRACE_BYTES_MAX = 1024
-"""Of an error with its traceback: as much as is kept of an error, unless `error_bytes_max` says otherwise."""
 
 
 OF_HISTORY = {
@@ -177,14 +175,17 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
     def ack(self, wait: bool = True) -> None:
         """Done with it: never delivered again. On disk when this returns, unless wait=False."""
         self._origin("ack").ack((self,), wait)
+        verdicts.note((self,), "ack")
 
     def nack(self, error: str | BaseException = "", delay_s: float | None = None) -> None:
         """It failed this time: redeliver it, after `delay_s` or an exponential backoff."""
         self._origin("nack").nack(self, error, delay_s)
+        verdicts.note((self,), "nack")
 
     def reject(self, error: str | BaseException = "") -> None:
         """It will never succeed: move it to the dead letters now."""
         self._origin("reject").reject(self, error)
+        verdicts.note((self,), "reject")
 
     def extend(self, seconds: float) -> None:
         """Give this consumer so many more seconds, from now, before the ack times out."""
@@ -197,12 +198,16 @@ class Message(Envelope, frozen=True, gc=False, eq=False):
         return self._origin("reply").reply(self, payload)
 
     def __enter__(self) -> Self:
-        """Acked at the end of the block, nacked with what leaves it; Reject and Retry go no further."""
+        """Acked at the end of the block, nacked with what leaves it; Reject and Retry go no further. What was said of
+        it in the block (an ack, a nack, a reject) counts, and no more is said."""
         self._origin("ack")
+        verdicts.begin(self)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if error is None:
+        if verdicts.end(self):
+            pass
+        elif error is None:
             self.ack()
         elif isinstance(error, Exception):  # Ctrl-C is not the message's fault
             with suppress(HeadwaterError):  # what left the block is what its user is to hear of
@@ -445,32 +450,6 @@ class DeadLetter(Published, msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, payload=payload, key=key, header_pairs=pairs)
 
 
-def error_text(error: object) -> str:
-    """What is stored of an error: its text, or an exception's type and text."""
-    if isinstance(error, BaseException):
-        error = f"{type(error).__name__}: {error}"
-    if not isinstance(error, str):
-        raise Malformed(f"error is of type {type(error).__name__}; give a str or an exception")
-    return error.encode("utf-8", "replace").decode()
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What is to become of a message that failed."""
-
-    text: str
-    delay_s: float | None = None
-    is_final: bool = False
-
-
-def verdict_of(error: BaseException, trace: TracebackType | None) -> Verdict:
-    """What an error says about the message that it was raised over."""
-    if isinstance(error, Reject):
-        return Verdict(error_text(str(error)), is_final=True)
-    if isinstance(error, Retry):
-        return Verdict(error_text(str(error)), delay_s=error.after_s)
-    return Verdict(traced(error, trace))
-
-
 def fail(message: Message, verdict: Verdict) -> None:
     """Nack or reject a message, as was said."""
     if verdict.is_final:
@@ -482,16 +461,3 @@ def fail(message: Message, verdict: Verdict) -> None:
         if verdict.delay_s is None:
             raise
         message.nack(verdict.text)  # longer than the bus allows: after a delay of its own, and at once noted
-
-
-def traced(error: BaseException, trace: TracebackType | None) -> str:
-    """An error with its traceback: what it is comes first, and what is too long loses its outermost calls."""
-    head = "".join(traceback.format_exception_only(error)).strip()
-    left = TRACE_BYTES_MAX - len(head.encode(errors="replace"))
-    calls: list[str] = []
-    for call in reversed(traceback.format_tb(trace)):
-        left -= len(call.encode(errors="replace"))
-        if left < 0:
-            break
-        calls.insert(0, call)
-    return error_text("\n".join((head, *calls)).rstrip())

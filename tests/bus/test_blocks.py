@@ -13,8 +13,8 @@ import pytest
 import headwater
 import headwater.aio
 from client.served import Served
-from headwater import Malformed, Reject, Retry
-from headwater.message import TRACE_BYTES_MAX, traced
+from headwater import Malformed, Recalled, Reject, Retry
+from headwater.verdicts import TRACE_BYTES_MAX, traced
 
 
 @pytest.fixture(params=["embedded", "served"])
@@ -72,6 +72,27 @@ def test_with_message_rejects_and_retries_as_it_is_told(any_bus: Any) -> None:
             raise Retry("busy", after_s=0)
         again = sub.next(60)
         assert (again.offset, again.attempt) == (2, 2)
+
+
+def test_what_was_said_within_with_message_counts_and_its_end_says_no_more(any_bus: Any) -> None:
+    publish(any_bus, 5)
+    with any_bus.subscribe("a/#", id="s", start="earliest", retry_delay_s=0, max_attempts=2) as sub:
+        with sub.next(60) as message:
+            message.ack()
+        with sub.next(60) as message:
+            message.nack("not yet")
+        again = sub.next(60)
+        assert (again.offset, again.attempt) == (2, 2)
+        with again:  # the only one of its hand-out: a second ack would be one too many
+            sub.ack([again])
+        with sub.next(60) as message:
+            message.reject("never")
+        with left(ValueError), sub.next(60) as message:
+            message.reject("not this one")
+            raise ValueError("no")
+        assert [letter.errors for letter in any_bus.dead_letters("s")] == [("never",), ("not this one",)]
+        with left(Recalled), sub.next(60) as message:
+            sub.seek("earliest")  # taken back by somebody else
 
 
 def test_ctrl_c_within_with_message_counts_no_attempt(any_bus: Any) -> None:

@@ -313,3 +313,76 @@ def test_a_handler_may_close_its_bus() -> None:
             await bus.run()
 
     asyncio.run(work())
+
+
+def test_what_a_handler_says_by_hand_counts_and_nothing_behind_a_nack_is_begun(on: On, caplog: Any) -> None:
+    async def flow(bus: Any) -> None:
+        await publish(bus, 8)
+        seen: list[tuple[int, int]] = []
+
+        async def handle(message: Message) -> None:
+            seen.append((message.offset, message.attempt))
+            if message.offset == 2:
+                await message.ack()
+            elif message.offset == 4 and message.attempt == 1:
+                await message.nack("not yet")
+            elif message.offset == 6:
+                await message.reject("never")
+            elif message.offset == 8:
+                async with message:
+                    pass
+
+        bus.consume("a/#", handle, id="s", start="earliest", retry_delay_s=0)
+        async with running(bus) as task:
+            await until(lambda: len(seen) == 9)
+        (tally,) = (await task).handlers
+        assert seen == [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (5, 1), (6, 1), (7, 1), (8, 1)]
+        assert (tally.done, tally.retried, tally.rejected, tally.recalled) == (7, 1, 1, 0)
+        assert [letter.errors for letter in await bus.dead_letters("s")] == [("never",)]
+        assert await lag(bus) == 0
+
+    with caplog.at_level(logging.WARNING, "headwater.work"):
+        on(flow)
+    assert not caplog.records
+
+
+def test_a_task_that_a_handler_waits_for_and_that_is_cancelled_is_the_handlers_failure(on: On) -> None:
+    async def flow(bus: Any) -> None:
+        await publish(bus, 3)
+        seen: list[int] = []
+
+        async def handle(message: Message) -> None:
+            seen.append(message.offset)
+            if message.offset == 2:
+                asked = asyncio.ensure_future(asyncio.sleep(60))
+                asked.cancel()
+                await asked
+
+        bus.consume("a/#", handle, id="s", start="earliest", max_attempts=1)
+        async with running(bus):
+            await until(lambda: len(seen) == 3)
+        (letter,) = await bus.dead_letters("s")
+        assert letter.offset == 2
+        assert letter.errors[0].startswith("asyncio.exceptions.CancelledError")
+        assert await lag(bus) == 0
+
+    on(flow)
+
+
+def test_a_handler_that_returns_what_nobody_runs_has_failed(on: On) -> None:
+    async def flow(bus: Any) -> None:
+        await publish(bus, 2)
+        seen: list[int] = []
+
+        async def handle(message: Message) -> Any:
+            seen.append(message.offset)
+            return asyncio.sleep(0)  # not awaited
+
+        bus.consume("a/#", handle, id="s", start="earliest", max_attempts=1)
+        async with running(bus):
+            await until(lambda: len(seen) == 2)
+        letters = await bus.dead_letters("s")
+        assert len(letters) == 2
+        assert "it returned a coroutine" in letters[0].errors[0]
+
+    on(flow)

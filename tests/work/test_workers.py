@@ -506,3 +506,85 @@ def test_a_worker_outlives_what_nobody_expects(bus: Any, caplog: Any) -> None:
         publish(bus, 3)
         until(lambda: seen == [1, 2, 3])
     assert "could not be worked on" in caplog.text
+
+
+@pytest.mark.parametrize("order", ["strict", "key"])
+def test_what_a_handler_says_by_hand_counts_and_nothing_behind_a_nack_is_begun(
+    bus: Any, order: str, caplog: Any
+) -> None:
+    publish(bus, 8)
+    seen: list[tuple[int, int]] = []
+
+    def handle(message: Message) -> None:
+        seen.append((message.offset, message.attempt))
+        if message.offset == 2:
+            message.ack()
+        elif message.offset == 4 and message.attempt == 1:
+            message.nack("not yet")
+        elif message.offset == 6:
+            message.reject("never")
+
+    bus.consume("a/#", handle, id="s", start="earliest", order=order, retry_delay_s=0)
+    with caplog.at_level(logging.WARNING, "headwater.work"), running(bus) as shift:
+        until(lambda: len(seen) == 9)
+    assert seen == [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (5, 1), (6, 1), (7, 1), (8, 1)]
+    assert shift.tally() == {"done": 7, "retried": 1, "rejected": 1, "recalled": 0}
+    assert [letter.errors for letter in bus.dead_letters("s")] == [("never",)]
+    assert lag(bus) == 0
+    assert not caplog.records
+
+
+def test_an_error_after_an_ack_by_hand_is_logged_and_changes_nothing(bus: Any, caplog: Any) -> None:
+    publish(bus, 2)
+    seen: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.offset)
+        message.ack()
+        raise ValueError("too late")
+
+    bus.consume("a/#", handle, id="s", start="earliest", retry_delay_s=0)
+    with caplog.at_level(logging.WARNING, "headwater.work"), running(bus) as shift:
+        until(lambda: lag(bus) == 0)
+    assert seen == [1, 2]
+    assert shift.tally() == {"done": 2, "retried": 0, "rejected": 0, "recalled": 0}
+    assert len(caplog.records) == 2
+    assert all("failed after its ack of message" in one.getMessage() for one in caplog.records)
+
+
+def test_a_block_within_a_handler_says_what_becomes_of_its_message(bus: Any, caplog: Any) -> None:
+    publish(bus, 2)
+    seen: list[tuple[int, int]] = []
+
+    def handle(message: Message) -> None:
+        with message:
+            seen.append((message.offset, message.attempt))
+            if message.attempt == 1 and message.offset == 1:
+                raise Retry("busy", after_s=0)
+
+    bus.consume("a/#", handle, id="s", start="earliest")
+    with caplog.at_level(logging.WARNING, "headwater.work"), running(bus) as shift:
+        until(lambda: len(seen) == 3)
+    assert seen == [(1, 1), (1, 2), (2, 1)]
+    assert shift.tally() == {"done": 2, "retried": 1, "rejected": 0, "recalled": 0}
+    assert not caplog.records
+
+
+def test_a_handler_that_returns_what_nobody_runs_has_failed(bus: Any) -> None:
+    publish(bus, 2)
+
+    seen: list[int] = []
+
+    async def really(message: Message) -> None: ...
+
+    def handle(message: Message) -> Any:
+        seen.append(message.offset)
+        return really(message)
+
+    bus.consume("a/#", handle, id="s", start="earliest", max_attempts=1)
+    with running(bus):
+        until(lambda: len(seen) == 2)
+    letters = bus.dead_letters("s")
+    assert len(letters) == 2
+    assert "it returned a coroutine" in letters[0].errors[0]
+    assert "really" in letters[0].errors[0]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from headwater import surface
+from headwater import surface, verdicts
 from headwater.awaitables import (
     BusOpening,
     Message,
@@ -163,6 +163,7 @@ class Consumer(FeedReader, AnyConsumer):
 
     async def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         await _Verbs(self._client).ack(self._feed, messages, wait)
+        verdicts.note(messages, "ack")
 
     async def seek(self, to: Start) -> None:
         await self._client.link.request(seek_of(self._feed, to))

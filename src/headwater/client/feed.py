@@ -25,9 +25,10 @@ from headwater import threads
 from headwater.client.link import renewed
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Gap, HeadwaterError, Malformed, Recalled
-from headwater.message import OF_HISTORY, OF_LIVE, Message, error_text
+from headwater.message import OF_HISTORY, OF_LIVE, Message
 from headwater.payload import Payload
 from headwater.store.body import Body
+from headwater.verdicts import error_text
 from headwater.wire import requests as wire
 from headwater.wire.batches import Range
 from headwater.wire.contents import Deliver

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, cast
 
+from headwater import verdicts
 from headwater.client.feed import Feed
 from headwater.client.link import LinkState
 from headwater.client.operations import seek_of
@@ -165,6 +166,7 @@ class Consumer(FeedReader):
 
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         Verbs(self._bus).ack(self._feed, messages, wait)
+        verdicts.note(messages, "ack")
 
     def ack_later(self, messages: Sequence[Message]) -> Sent:
         bus, feed = self._bus, self._feed

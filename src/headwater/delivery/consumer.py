@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from headwater import verdicts
 from headwater.clock import SECOND_US, Clock
 from headwater.delivery.bookkeeping import Books
 from headwater.delivery.lane import Ticket
@@ -88,6 +89,7 @@ class Consumer(Reader):
     def ack(self, messages: Sequence[Message], wait: bool = True) -> None:
         """Done with these: one commit for all of them."""
         self.subscriber.settlement.ack(messages, wait)
+        verdicts.note(messages, "ack")
 
     def ack_later(self, messages: Sequence[Message]) -> Noted:
         """The same in two steps: they are not handed out again, and on disk once somebody waits for it."""

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from headwater.errors import Closed, HeadwaterError, Malformed
-from headwater.message import Message, fail, verdict_of
+from headwater.message import Message, fail
+from headwater.verdicts import verdict_of
 
 
 class Reader(ABC):

@@ -21,9 +21,10 @@ from headwater.delivery.rows import RowsItem
 from headwater.delivery.supply import Supply
 from headwater.delivery.timeouts import Timeouts
 from headwater.errors import Malformed
-from headwater.message import Message, Receipt, error_text
+from headwater.message import Message, Receipt
 from headwater.payload import Payload
 from headwater.store.state import Rows
+from headwater.verdicts import error_text
 
 _origin, _offset = attrgetter("origin"), attrgetter("offset")
 HandOut = tuple[Lease, list[int]]

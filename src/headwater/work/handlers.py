@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +28,7 @@ from headwater.errors import Conflict, Malformed
 from headwater.topics.name import check_filter
 
 Function = Callable[[Any], Any]
-"""What handles a message: its result is not looked at, and with asyncio it is a coroutine function."""
+"""What handles a message: nothing is made of its result, and with asyncio it is a coroutine function."""
 H = TypeVar("H", bound=Function)
 
 SESSIONS_OWN = "session"
@@ -159,6 +160,18 @@ def check_function(function: object, *, is_asynchronous: bool) -> None:
         signature.bind(object())
     except TypeError as error:
         raise Malformed(f"handler {name}{signature} cannot be called with a message alone: {error}") from None
+
+
+def check_run(result: object) -> None:
+    """Malformed (422) if a handler returned what was to be run, and nobody has."""
+    if isinstance(result, CoroutineType):
+        result.close()  # or Python warns that nobody awaited it
+    elif not isinstance(result, GeneratorType | AsyncGeneratorType):
+        return
+    raise Malformed(
+        f"it returned a {type(result).__name__.replace('_', ' ')}, {result.__qualname__}, which nobody runs, so that "
+        "nothing was done; await it, as a coroutine function on a bus of headwater.aio, or run it in the handler"
+    )
 
 
 class Handlers:

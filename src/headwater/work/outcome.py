@@ -6,17 +6,29 @@ import logging
 from collections.abc import Sequence
 
 from headwater.errors import HeadwaterError, Reject, Retry
-from headwater.message import Envelope, Verdict, verdict_of
+from headwater.message import Envelope
+from headwater.verdicts import Said, Verdict, verdict_of
 from headwater.work.queue import Queue
 
 log = logging.getLogger("headwater.work")
 
 
-def failed(queue: Queue, message: Envelope, error: BaseException) -> Verdict:
-    """Log that a handler raised something; what that says about its message."""
+COUNTED: dict[Said, str] = {"ack": "done", "nack": "retried", "reject": "rejected"}
+"""As what a message counts of which this was said by hand."""
+
+
+def said_by_hand(queue: Queue, what: Said) -> None:
+    """Count a message by what its handler said of it."""
+    queue.count(**{COUNTED[what]: 1})
+
+
+def failed(queue: Queue, message: Envelope, error: BaseException, said: Said) -> Verdict:
+    """Log that a handler raised something; what that says about its message, unless it has said so by hand."""
     trace = error.__traceback__
     verdict = verdict_of(error, trace.tb_next if trace is not None else None)  # the first call is ours
-    if queue.is_durable and isinstance(error, Reject):
+    if queue.is_durable and said:
+        became = f"failed after its {said} of"
+    elif queue.is_durable and isinstance(error, Reject):
         queue.count(rejected=1)
         became = "rejected"
     else:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from headwater import threads
+from headwater import threads, verdicts
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Closed, Failed, Gap, HeadwaterError, Malformed, Recalled
 from headwater.message import Message, fail
+from headwater.verdicts import Said
 from headwater.work import outcome
-from headwater.work.handlers import Handler
+from headwater.work.handlers import Handler, check_run
 from headwater.work.queue import Job, Queue
 from headwater.work.roster import Roster
 from headwater.work.shift import Shift
@@ -41,7 +42,7 @@ STUCK_US = 200_000
 """What waits behind a message that takes longer than this goes to other workers, if order allows it."""
 RETRY_US = SECOND_US
 """After a subscription could not be read, it is read again."""
-
+BY_HAND = "its handler nacked it"
 
 Refused = tuple[Message, HeadwaterError]
 """A message of which nothing could be said, and why."""
@@ -264,13 +265,22 @@ class Pool:
             job.began_us = now_us
             if now_us - job.timed_us > late_us:
                 self._extend(queue, message)
+            verdicts.begin(message)
             try:
-                function(message)
+                result = function(message)
+                if result is not None:
+                    check_run(result)
             except BaseException as error:
+                said = verdicts.end(message)
                 self._ack(queue, job.taken_done(), acks)
-                self._fail(queue, job, message, error)
+                self._fail(queue, job, message, error, said)
             else:
-                done.append(message)
+                said = verdicts.end(message)
+                if said:
+                    self._ack(queue, job.taken_done(), acks)
+                    self._go_by(queue, job, message, said)
+                else:
+                    done.append(message)
             handled += 1
             now_us = clock_us()
             if now_us - flushed_us > FLUSH_US:
@@ -283,10 +293,19 @@ class Pool:
         if acks.is_due(now_us):
             self._settle(acks)
 
-    def _fail(self, queue: Queue, job: Job, message: Message, error: BaseException) -> None:
+    def _go_by(self, queue: Queue, job: Job, message: Message, said: Said) -> None:
+        """A handler has said by hand what becomes of its message: behind one that it nacked, nothing is done now."""
+        outcome.said_by_hand(queue, said)
+        if said == "nack":
+            self._drop_recalled(queue, job, [(message, Recalled(BY_HAND))])
+
+    def _fail(self, queue: Queue, job: Job, message: Message, error: BaseException, said: Said) -> None:
         """A handler raised something."""
-        verdict = outcome.failed(queue, message, error)
+        verdict = outcome.failed(queue, message, error, said)
         if not queue.is_durable:
+            return
+        if said:
+            self._go_by(queue, job, message, said)
             return
         queue.begin_failing()
         recalled: list[Message] = []
@@ -297,6 +316,15 @@ class Pool:
         except HeadwaterError as refused:
             outcome.unsaid(queue, message, refused)
             recalled = self._recalled(queue, job, [(message, refused)])
+        finally:
+            queue.end_failing(job, recalled)
+
+    def _drop_recalled(self, queue: Queue, job: Job, refused: Sequence[Refused]) -> None:
+        """Do nothing that is behind messages of which nothing could be said."""
+        queue.begin_failing()
+        recalled: list[Message] = []
+        try:
+            recalled = self._recalled(queue, job, refused)
         finally:
             queue.end_failing(job, recalled)
 
@@ -338,12 +366,7 @@ class Pool:
         lost = self._ack(queue, job.taken_done(), acks)
         lost += [refused for of, refused in self._settle(acks) if of is queue]
         if lost:
-            queue.begin_failing()
-            recalled: list[Message] = []
-            try:
-                recalled = self._recalled(queue, job, lost)
-            finally:
-                queue.end_failing(job, recalled)
+            self._drop_recalled(queue, job, lost)
 
     def _settle(self, acks: Acks) -> list[tuple[Queue, Refused]]:
         """Wait until acks are on disk; the messages that come again."""

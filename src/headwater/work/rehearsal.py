@@ -10,7 +10,7 @@ from headwater.delivery.replay import After
 from headwater.errors import Gap, HeadwaterError
 from headwater.message import Message
 from headwater.work.comparison import Comparison, Outcome
-from headwater.work.handlers import Function
+from headwater.work.handlers import Function, check_run
 from headwater.work.shadow import Shadow, Tries, listened_to, plain_envelope
 
 BATCH = 100
@@ -37,9 +37,9 @@ def _outcome(code: Function, tries: Tries) -> Outcome:
     given, error = next(tries), None
     while True:
         try:
-            code(given)
+            check_run(code(given))
             error = None
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             error = raised
         try:
             given = tries.send(error)
@@ -80,12 +80,16 @@ async def rehearse_async(
 
 
 async def _awaited(code: Function, tries: Tries, awaitable: Callable[[Message], Any]) -> Outcome:
+    from headwater.work.tasks import is_of_handler  # a what-if with threads loads no event loop
+
     given, error = next(tries), None
     while True:
         try:
-            await code(awaitable(given))
+            check_run(await code(awaitable(given)))
             error = None
-        except Exception as raised:
+        except BaseException as raised:
+            if not is_of_handler(raised):
+                raise
             error = raised
         try:
             given = tries.send(error)

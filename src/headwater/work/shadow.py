@@ -26,11 +26,12 @@ from headwater.clock import SECOND_US, Clock, to_datetime
 from headwater.delivery.life import Entry
 from headwater.errors import Conflict, Malformed, TimedOut
 from headwater.log.checks import Checks
-from headwater.message import Envelope, Outgoing, Receipt, Verdict, error_text, verdict_of
+from headwater.message import Envelope, Outgoing, Receipt
 from headwater.message import Message as ThreadMessage
 from headwater.receipt import Receipts
 from headwater.requests import answer_headers
 from headwater.topics.name import root_of
+from headwater.verdicts import Verdict, error_text, verdict_of
 from headwater.work.comparison import (
     TEXT_CHARS_MAX,
     Comparison,

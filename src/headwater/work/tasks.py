@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from headwater import verdicts
 from headwater.clock import SECOND_US, Clock
 from headwater.errors import Closed, Conflict, Failed, Gap, HeadwaterError, Malformed, Recalled
-from headwater.message import Verdict
+from headwater.verdicts import Said, Verdict
 from headwater.work import outcome
-from headwater.work.handlers import Handler, Handlers
-from headwater.work.pool import FLUSH_US, RETRY_US, STUCK_US, TICK_US, TICK_US_IDLE, TICK_US_MIN
+from headwater.work.handlers import Handler, Handlers, check_run
+from headwater.work.pool import BY_HAND, FLUSH_US, RETRY_US, STUCK_US, TICK_US, TICK_US_IDLE, TICK_US_MIN
 from headwater.work.queue import Job, Queue
 from headwater.work.roster import Roster
 from headwater.work.shift import Shift
@@ -206,13 +207,24 @@ class TaskPool:
             job.began_us = now_us
             if now_us - job.timed_us > late_us:
                 await self._extend(queue, message)
+            verdicts.begin(message)
             try:
-                await function(message)
-            except Exception as error:
+                result = await function(message)
+                if result is not None:
+                    check_run(result)
+            except BaseException as error:
+                said = verdicts.end(message)
+                if not is_of_handler(error):
+                    raise
                 ack = await self._ack(queue, job.taken_done(), ack)
-                await self._fail(queue, job, message, error)
+                await self._fail(queue, job, message, error, said)
             else:
-                done.append(message)
+                said = verdicts.end(message)
+                if said:
+                    ack = await self._ack(queue, job.taken_done(), ack)
+                    await self._go_by(queue, job, message, said)
+                else:
+                    done.append(message)
             handled += 1
             now_us = clock_us()
             if now_us - flushed_us > FLUSH_US:
@@ -223,10 +235,19 @@ class TaskPool:
             queue.count(busy_us=now_us - began_us)
         return await self._ack(queue, job.taken_done(), ack)
 
-    async def _fail(self, queue: Queue, job: Job, message: Any, error: BaseException) -> None:
+    async def _go_by(self, queue: Queue, job: Job, message: Any, said: Said) -> None:
+        """A handler has said by hand what becomes of its message, as in `Pool`."""
+        outcome.said_by_hand(queue, said)
+        if said == "nack":
+            await self._drop_recalled(queue, job, [(message, Recalled(BY_HAND))])
+
+    async def _fail(self, queue: Queue, job: Job, message: Any, error: BaseException, said: Said) -> None:
         """A handler raised something."""
-        verdict = outcome.failed(queue, message, error)
+        verdict = outcome.failed(queue, message, error, said)
         if not queue.is_durable:
+            return
+        if said:
+            await self._go_by(queue, job, message, said)
             return
         queue.begin_failing()
         recalled: list[Any] = []
@@ -237,6 +258,15 @@ class TaskPool:
         except HeadwaterError as refused:
             outcome.unsaid(queue, message, refused)
             recalled = await self._recalled(queue, job, [(message, refused)])
+        finally:
+            queue.end_failing(job, recalled)
+
+    async def _drop_recalled(self, queue: Queue, job: Job, refused: Sequence[Refused]) -> None:
+        """Do nothing that is behind messages of which nothing could be said."""
+        queue.begin_failing()
+        recalled: list[Any] = []
+        try:
+            recalled = await self._recalled(queue, job, refused)
         finally:
             queue.end_failing(job, recalled)
 
@@ -274,12 +304,7 @@ class TaskPool:
             return ack
         lost = await self._settle(ack)
         if lost:
-            queue.begin_failing()
-            recalled: list[Any] = []
-            try:
-                recalled = await self._recalled(queue, job, lost)
-            finally:
-                queue.end_failing(job, recalled)
+            await self._drop_recalled(queue, job, lost)
         return None
 
     async def _settle(self, ack: Ack) -> Sequence[Refused]:
@@ -329,6 +354,14 @@ class TaskPool:
         """Give a message its whole time again; one that was taken back meanwhile is found out by its ack."""
         with suppress(HeadwaterError):
             await message.extend(queue.timeout_s)
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether it is the handler's failure, and not its worker's: what it waited for was cancelled, its task was not."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or not task.cancelling()
+    return isinstance(error, Exception | SystemExit)
 
 
 class TaskWorkers:
