@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Literal
 
 import httpx
@@ -394,6 +396,41 @@ def test_columns_of_messages_fit(house: House, page: Page) -> None:
     cell = page.locator("td.hw-line").last.bounding_box()
     assert cell is not None
     assert cell["width"] >= 120
+
+
+def test_columns_fit_and_break_no_name(house: House, page: Page) -> None:
+    house.admin.channels.add("a name", "home/kitchen/temp", "127.0.0.1", 9)
+    with house.bus.subscribe("home/#"):
+        for path in ("/audit", "/sessions", "/channels", "/subscriptions"):
+            page.goto(path)
+            see(page.locator(".hw-table td").first)
+            page.wait_for_function(FITS, timeout=PATIENCE_MS)
+            for cell in page.locator("td.hw-name, td.hw-mono:not(.hw-line)").all():
+                box = cell.bounding_box()
+                assert box is None or box["width"] >= 98, path
+
+
+def test_a_subscription_of_a_session_is_known_by_its_client(house: House, page: Page) -> None:
+    with house.bus.subscribe("walls/+/temp", kind="session"):
+        name = f"{gethostname()}:{os.getpid()}: walls/+/temp"
+        page.goto("/subscriptions")
+        page.get_by_role("button", name=name).click()
+        see(page.get_by_role("heading", name=name))
+        page.keyboard.press("Escape")
+
+
+def test_a_chart_shows_its_whole_span_though_little_was_sampled(page: Page) -> None:
+    page.goto("/")
+    see(page.locator("canvas").first)
+    first = page.evaluate("headwater.first({ min: 5_000_000, max: 5_001_000 }, 600)")
+    assert first == 5_001_000 - 600_000
+    assert page.evaluate("headwater.first({ min: Infinity, max: -Infinity }, 600)") is None
+    shown = """() => {
+        const chart = getElement(Number(document.querySelector(".hw-chart").id.slice(1))).chart;
+        const [from, to] = chart.getModel().getComponent("xAxis").axis.scale.getExtent();
+        return to - from;
+    }"""
+    assert page.evaluate(shown) >= 599_000
 
 
 def test_a_report_of_new_code_is_shown(house: House, page: Page) -> None:

@@ -62,7 +62,7 @@ class Audit:
                 "offset",
                 Empty("history", "Nothing was changed, or nothing that is found so."),
                 column("time", "Time (UTC)", lambda one: shown.moment(from_datetime(one.entry.time)), wide=True),
-                column("who", "Who", lambda one: _who(one.entry)),
+                column("who", "Who", lambda one: _who(one.entry), who=True),
                 column("what", "What", lambda one: shown.plain(one.entry.what), OPENER),
                 column("target", "Target", lambda one: shown.plain(one.entry.target), mono=True),
                 column("before", "Before", lambda one: _brief(one.entry.before), mono=True, line=True, wide=True),

@@ -66,18 +66,19 @@ def with_gaps(rows: Iterable[tuple[int, Point]], gap_us: int, before_us: int = 0
 class Chart:
     """Lines over the last minutes, or the last day."""
 
-    def __init__(self, plot: Plot, points: Sequence[Point]) -> None:
+    def __init__(self, plot: Plot, points: Sequence[Point], span_s: int = 0) -> None:
+        """`span_s`: how much of the past it shows, also where nothing was sampled; 0: from the first point on."""
         names = [name for name, _ in plot.lines]
-        self._chart = ui.echart(_options(names, plot.form, points), renderer="canvas").classes("hw-chart")
+        self._chart = ui.echart(_options(names, plot.form, points, span_s), renderer="canvas").classes("hw-chart")
         self._chart.props(f'role="img" aria-label="{plot.title}"')
 
     def push(self, points: Sequence[Point]) -> None:
         """These came; the browser has the others."""
         ui.run_javascript(f"headwater.push({self._chart.id}, {_json(points)}, {HISTORY_MAX})")
 
-    def replace(self, points: Sequence[Point]) -> None:
-        """Show these instead of all others."""
-        ui.run_javascript(f"headwater.replace({self._chart.id}, {_json(points)})")
+    def replace(self, points: Sequence[Point], span_s: int) -> None:
+        """Show these instead of all others, over so many seconds."""
+        ui.run_javascript(f"headwater.replace({self._chart.id}, {_json(points)}, {span_s})")
 
 
 def _json(points: Sequence[Point]) -> str:
@@ -85,7 +86,7 @@ def _json(points: Sequence[Point]) -> str:
     return "[" + ",".join(f"[{row[0]:.0f},{values}]" for row, values in zip(points, rows, strict=True)) + "]"
 
 
-def _options(lines: Sequence[str], form: str, points: Sequence[Point]) -> dict[str, Any]:
+def _options(lines: Sequence[str], form: str, points: Sequence[Point], span_s: int) -> dict[str, Any]:
     axis = {"axisLine": {"show": False}, "axisTick": {"show": False}, "axisLabel": {"color": MUTED, "fontSize": 11}}
     return {
         "animation": False,
@@ -101,7 +102,14 @@ def _options(lines: Sequence[str], form: str, points: Sequence[Point]) -> dict[s
         },
         # As text drawn on the canvas, never as HTML.
         "tooltip": {"trigger": "axis", "renderMode": "richText", ":valueFormatter": form, "confine": True},
-        "xAxis": {"type": "time", **axis, "splitLine": {"show": False}, "splitNumber": 4},
+        "xAxis": {
+            "type": "time",
+            **axis,
+            "axisLabel": {"color": MUTED, "fontSize": 11, "hideOverlap": True},
+            "splitLine": {"show": False},
+            "splitNumber": 4,
+            ":min": f"ends => headwater.first(ends, {span_s})",
+        },
         "yAxis": {
             "type": "value",
             "min": 0,

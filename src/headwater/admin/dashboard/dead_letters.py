@@ -10,6 +10,7 @@ from headwater.admin.dashboard.contents import key_and_headers, show_facts, show
 from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column, row_button
+from headwater.admin.dashboard.names import Names
 from headwater.message import DeadLetter, SubscriptionInfo
 
 SHOWN = 200
@@ -26,6 +27,7 @@ class DeadLetters:
         """`id`: the subscription to begin with."""
         self._frame = frame
         self._wanted = id
+        self._names = Names(frame.admin)
         self._letters: dict[str, DeadLetter] = {}
         heading("Dead letters", "What subscriptions gave up on, with the errors that made them.")
         with panel():
@@ -48,7 +50,7 @@ class DeadLetters:
             self._listing = Listing(
                 "key",
                 Empty("mark_email_read", EMPTY),
-                column("offset", "Offset", lambda one: one.offset, OPENER),
+                column("offset", "Offset", lambda one: shown.count(one.offset), OPENER, number=True),
                 column("topic", "Topic", lambda one: shown.plain(one.topic), mono=True),
                 column("attempts", "Attempts", lambda one: str(one.attempts), number=True, wide=True),
                 column("dead", "Given up (UTC)", lambda one: shown.moment(one.dead_at_us), wide=True),
@@ -83,10 +85,11 @@ class DeadLetters:
         """Only subscriptions that have any, the fullest first."""
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
         full = sorted((one for one in everyone if one.dead), key=lambda one: -one.dead)
-        options = {one.id: f"{shown.plain(one.id)} ({shown.count(one.dead)})" for one in full}
+        await self._names.learn(one.id for one in full)
+        options = {one.id: f"{self._names.of(one.id)} ({shown.count(one.dead)})" for one in full}
         current = self._id.value or self._wanted
         if current and current not in options:
-            options[current] = f"{shown.plain(current)} (0)"
+            options[current] = f"{self._names.of(current)} (0)"
         value = current or next(iter(options), None)
         if options != self._id.options or value != self._id.value:
             self._id.set_options(options, value=value)

@@ -15,7 +15,7 @@ from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.frame import Frame, telling
-from headwater.admin.dashboard.names import channel_names, consumer_name
+from headwater.admin.dashboard.names import Names, consumer_name
 from headwater.clock import SECOND_US, from_datetime, to_datetime
 from headwater.delivery.life import Entry
 from headwater.delivery.own_topics import STATES, own_topic
@@ -67,12 +67,13 @@ class Life:
         with telling():
             everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
             taking = [one for one in everyone if matches(one.filter, self._message.topic)]
-            channels = await channel_names(self._frame.admin, (one.id for one in taking))
+            names = Names(self._frame.admin)
+            await names.learn(one.id for one in taking)
             with self._place:
                 if not taking:
                     ui.label(NOBODY).classes("hw-note")
                 for one in taking[:SUBSCRIPTIONS_MAX]:
-                    await self._show(one, channels.get(one.id, one.id))
+                    await self._show(one, names.of(one.id))
                 if len(taking) > SUBSCRIPTIONS_MAX:
                     ui.label(f"{len(taking) - SUBSCRIPTIONS_MAX} more subscriptions take it.").classes("hw-note")
 
@@ -81,7 +82,7 @@ class Life:
         now = await self._now(one)
         names = {taker.session: consumer_name(taker) for taker in (*one.active, *one.standing_by)}
         with self._place:
-            ui.label(shown.plain(name)).classes("hw-panel-title")
+            ui.label(name).classes("hw-panel-title")
             ui.label(now if entries else f"{now} {UNTOLD}").classes("hw-note")
             if not entries:
                 return

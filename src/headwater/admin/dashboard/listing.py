@@ -64,12 +64,17 @@ def column(
     wide: bool = False,
     mono: bool = False,
     line: bool = False,
+    who: bool = False,
+    word: bool = False,
     optional: bool = False,
 ) -> Column:
-    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line; `optional`, not
-    there while no row has anything in it."""
+    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line; `who`, for a
+    client; `word`, one of a few words; `optional`, not there while no row has anything in it."""
     is_time = label.endswith("(UTC)")
-    styles = (("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line), ("hw-time", is_time))
+    styles = (
+        *(("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line), ("hw-time", is_time)),
+        *(("hw-name", who), ("hw-word", word)),
+    )
     look = {
         "name": name,
         "label": label,

@@ -10,7 +10,7 @@ from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.dialogs import confirm, confirm_twice
 from headwater.admin.dashboard.frame import Frame
-from headwater.admin.dashboard.names import channel_names
+from headwater.admin.dashboard.names import Names
 from headwater.message import SubscriptionInfo, TopicInfo
 from headwater.topics.name import filters_overlap
 from headwater.wire import requests as wire
@@ -71,8 +71,9 @@ class Losses:
         everyone: list[SubscriptionInfo] = await admin.bus.subscriptions()
         behind = [one.id for one in everyone if one.lag and filters_overlap(one.filter, filter)]
         if behind:
-            names = await channel_names(admin, behind)
-            named = ", ".join(shown.plain(names.get(one, one)) for one in behind[:NAMED_MAX])
+            names = Names(admin)
+            await names.learn(behind[:NAMED_MAX])
+            named = ", ".join(map(names.of, behind[:NAMED_MAX]))
             named += ", …" if len(behind) > NAMED_MAX else ""
             said += f", also for those who are behind: {named}"
         return f"{said[0].upper()}{said[1:]}."

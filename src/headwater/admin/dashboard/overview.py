@@ -19,6 +19,7 @@ from headwater.admin.dashboard.charts import (
 )
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import Listing, column
+from headwater.admin.dashboard.names import Names
 from headwater.admin.dashboard.past import SPANS as PAST_SPANS
 from headwater.admin.dashboard.past import past, span_toggle
 from headwater.admin.dashboard.sampler import Sample
@@ -50,6 +51,7 @@ class Overview:
         self._frame = frame
         self._shown_us = 0
         self._charts: list[Chart] = []
+        self._names = Names(frame.admin)
         with heading("Overview", "What goes through the broker now, and in the last day."):
             self._span = span_toggle(SPANS, LIVE_S).on_value_change(self._show_span)
         self._health = ui.row().classes("hw-health")
@@ -82,10 +84,11 @@ class Overview:
             self._slow = Listing(
                 "session",
                 Empty("bolt", "Everybody keeps up."),
-                column("session", "Session", lambda one: one.session, mono=True),
-                column("user", "User", lambda one: shown.plain(one.user)),
+                column("client", "Client", lambda one: self._names.of(one.session), mono=True),
+                column("user", "User", lambda one: shown.plain(one.user), who=True),
                 column("waiting", "Waiting", lambda one: shown.size(one.waiting_bytes), number=True),
                 column("dropped", "Dropped", lambda one: shown.count(one.dropped), number=True),
+                more=lambda one: {"session": one.session},
             )
         self._slow_panel.visible = False
         frame.every(1.0, self._update)
@@ -98,6 +101,7 @@ class Overview:
         if sampler.health is not None:
             self._show_health(sampler.health)
         if sampler.figures is not None:
+            await self._names.learn(one.session for one in sampler.figures.slow)
             self._show_figures(sampler.figures)
         if not self._charts:
             await self._draw()
@@ -134,11 +138,11 @@ class Overview:
         """Once the page stands: the library that draws is the largest part of it."""
         for place, plot, points in zip(self._places, PLOTS, await self._all_points(), strict=True):
             with place:
-                self._charts.append(Chart(plot, points))
+                self._charts.append(Chart(plot, points, int(self._span.value)))
 
     async def _show_span(self) -> None:
         for chart, points in zip(self._charts, await self._all_points(), strict=True):
-            chart.replace(points)
+            chart.replace(points, int(self._span.value))
 
     async def _update_past(self) -> None:
         if self._span.value != LIVE_S:

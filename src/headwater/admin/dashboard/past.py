@@ -18,6 +18,8 @@ from headwater.wire.administration import HistoryLines
 SPANS = {3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "24 h"}
 POINTS = 360
 EVERY_S = 30.0
+LINE_MIN = 2
+"""Points of a line: one alone is not seen."""
 
 OF_ROOT = (
     Plot("Messages", "Messages a second", (("Published", "in_s"),), PER_SECOND),
@@ -52,24 +54,24 @@ class Past:
         with ui.row().classes("hw-toolbar"):
             ui.label("The last day").classes("hw-panel-title")
             self._span = span_toggle(SPANS, 3600).on_value_change(self.update)
-        self._note = ui.label("Nothing was sampled yet: it is once a minute.").classes("hw-note")
+        self._note = ui.label("Nothing to draw yet: a sample is taken once a minute.").classes("hw-note")
         self._place = ui.element("div").classes("hw-charts")
         frame.every(EVERY_S, self.update)
 
     async def update(self) -> None:
         """Show what there is."""
-        found = None
+        found, span_s = None, int(self._span.value)
         with suppress(NotFound):
-            found = await past(self._frame, self._kind, self._name, int(self._span.value))
-        self._note.visible = found is None
+            found = await past(self._frame, self._kind, self._name, span_s)
+        self._note.visible = found is None or len(found.times_us) < LINE_MIN
         if found is None:
             return
         if not self._charts:
             with self._place:
-                self._charts = [Chart(plot, plot.past(found)) for plot in self._plots]
+                self._charts = [Chart(plot, plot.past(found), span_s) for plot in self._plots]
         else:
             for chart, plot in zip(self._charts, self._plots, strict=True):
-                chart.replace(plot.past(found))
+                chart.replace(plot.past(found), span_s)
 
 
 class TopicRate:

@@ -9,6 +9,7 @@ from headwater.admin.dashboard.contents import show_facts
 from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
+from headwater.admin.dashboard.names import session_name
 from headwater.wire.administration import SessionInfo
 
 SHOWN = 200
@@ -31,10 +32,10 @@ class Sessions:
             self._listing = Listing(
                 "id",
                 Empty("devices", "Nobody is connected.", "headwater sub 'home/#' --url headwater://127.0.0.1:7411"),
-                column("id", "Client", _name, OPENER),
-                column("user", "User", lambda one: shown.plain(one.user)),
-                column("protocol", "Protocol", lambda one: one.protocol or "–", wide=True),
-                column("address", "Address", lambda one: shown.plain(one.address), mono=True, wide=True),
+                column("id", "Client", session_name, OPENER),
+                column("user", "User", lambda one: shown.plain(one.user), who=True, wide=True),
+                column("protocol", "Protocol", lambda one: one.protocol or "–", wide=True, word=True),
+                column("address", "Address", lambda one: shown.plain(one.address), who=True, wide=True),
                 column("state", "State", self._state, BADGE),
                 column("in", "In", lambda one: self._rate(one, "in"), number=True, wide=True),
                 column("out", "Out", lambda one: self._rate(one, "out"), number=True, wide=True),
@@ -95,7 +96,7 @@ class Sessions:
         one = self._found.get(str(row["id"]))
         if one is None:
             return
-        with detail(_name(one)):
+        with detail(session_name(one)):
             show_facts(
                 ("Session", shown.plain(one.id)),
                 ("User", shown.plain(one.user)),
@@ -115,10 +116,3 @@ class Sessions:
                     for sub in one.subscriptions
                 ),
             )
-
-
-def _name(one: SessionInfo) -> str:
-    """By which people know it: the id that its MQTT client chose, or its machine and process, or its session."""
-    if one.pid:
-        return shown.plain(f"{one.host}:{one.pid}")
-    return shown.plain(one.client) or one.id

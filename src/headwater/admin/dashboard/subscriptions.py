@@ -13,7 +13,7 @@ from headwater.admin.dashboard.contents import show_facts
 from headwater.admin.dashboard.dialogs import confirm, confirm_twice, detail, form, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
-from headwater.admin.dashboard.names import channel_names, consumer_name
+from headwater.admin.dashboard.names import Names, consumer_name
 from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
 from headwater.errors import Malformed
 from headwater.message import StateInfo, SubscriptionInfo
@@ -40,8 +40,7 @@ class Subscriptions:
     def __init__(self, frame: Frame, id: str = "") -> None:
         """`id`: the one to begin with."""
         self._frame = frame
-        self._channels: dict[str, str] = {}
-        """What the subscriptions of channels are called."""
+        self._names = Names(frame.admin)
         self._most = 1
         """How far behind the last of them is."""
         with heading("Subscriptions", "Who gets what, how far they are, and what failed."):
@@ -63,7 +62,7 @@ class Subscriptions:
                 column("dead", "Dead", lambda one: shown.count(one.dead), number=True),
                 column("state", "State", lambda one: _state(one)[0], BADGE),
                 more=lambda one: {"id": one.id, "share": one.lag / self._most, "tone": _state(one)[1]},
-                on_open=lambda row: _Shown(frame, str(row["id"])),
+                on_open=lambda row: _Shown(frame, str(row["id"]), str(row["name"])),
                 label="Subscriptions",
             )
         frame.every(1.0, self.update)
@@ -72,17 +71,17 @@ class Subscriptions:
 
     async def update(self) -> None:
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
-        self._channels = await channel_names(self._frame.admin, (one.id for one in everyone))
+        everyone.sort(key=lambda one: (-one.lag, one.id))
+        await self._names.learn(one.id for one in everyone)
         text = (self._find.value or "").strip().lower()
         found = [one for one in everyone if text in f"{one.id} {one.filter} {self._name(one)}".lower()]
-        found.sort(key=lambda one: (-one.lag, one.id))
         self._most = max([1, *(one.lag for one in found)])
         self._listing.show(found[:SHOWN])
         left = len(found) - SHOWN
         self._note.text = f"{shown.count(left)} more are not shown; find them by id or filter." if left > 0 else ""
 
     def _name(self, one: SubscriptionInfo) -> str:
-        return shown.plain(self._channels.get(one.id, one.id))
+        return self._names.of(one.id)
 
     def _new(self) -> None:
         with form("New subscription") as dialog:
@@ -124,11 +123,13 @@ def _tries(one: StateInfo) -> str:
 class _Shown:
     """One subscription, in a dialog that is kept up to date."""
 
-    def __init__(self, frame: Frame, id: str) -> None:
+    def __init__(self, frame: Frame, id: str, name: str = "") -> None:
         self._frame = frame
         self._id = id
-        self._names: dict[str, str] = {}
-        with detail(id, "hw-wide-dialog") as self._dialog:
+        self._takers: dict[str, str] = {}
+        """By their sessions."""
+        self._sessions = Names(frame.admin)
+        with detail(name or id, "hw-wide-dialog") as self._dialog:
             self._facts = ui.column().classes("hw-grow")
             self._said = ""
             with ui.row().classes("hw-toolbar"):
@@ -186,14 +187,16 @@ class _Shown:
             self._facts.clear()
             with self._facts:
                 show_facts(*facts)
-        self._names = {one.session: consumer_name(one) for one in (*info.active, *info.standing_by) if one.session}
+        self._takers = {one.session: consumer_name(one) for one in (*info.active, *info.standing_by) if one.session}
         states: list[StateInfo] = await self._frame.admin.bus.states(self._id)
         # What was acked out of order is done, and only waits for those before it.
-        self._states.show([one for one in states if one.state != "acked"][:STATES_SHOWN])
+        told = [one for one in states if one.state != "acked"][:STATES_SHOWN]
+        await self._sessions.learn({one.consumer for one in told if one.consumer} - self._takers.keys())
+        self._states.show(told)
 
     def _by(self, consumer: str | None) -> str:
         """Who has it: by machine and process, if it is one that takes from it now."""
-        return self._names.get(consumer or "", shown.plain(consumer or ""))
+        return self._takers.get(consumer or "") or self._sessions.of(consumer or "")
 
     async def _toggle(self) -> None:
         async def doing(admin: Admin) -> str | None:

@@ -9,11 +9,15 @@ window.headwater = {
     if (data.length > keep) data.splice(0, data.length - keep);
     chart.setOption({ dataset: { source: data } });
   },
-  replace(id, points) {
+  replace(id, points, span_s) {
     const chart = getElement(id)?.chart;
     if (!chart) return;
     chart.hwPoints = points;
-    chart.setOption({ dataset: { source: points } });
+    chart.setOption({ dataset: { source: points }, xAxis: { min: (ends) => headwater.first(ends, span_s) } });
+  },
+  first(ends, span_s) {
+    // Where an axis of time begins: as long ago as was asked for, though nothing was sampled then.
+    return isFinite(ends.max) ? Math.min(ends.min, ends.max - 1000 * span_s) : null;
   },
   brief(value) {
     for (const [bound, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
