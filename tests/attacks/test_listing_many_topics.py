@@ -94,6 +94,7 @@ def test_nor_is_one_at_retained_messages(served: Served, monkeypatch: pytest.Mon
 
 def test_others_have_their_turn_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "WORKERS", 1)
+    monkeypatch.setattr(server, "WORKERS_APART", 0)
     monkeypatch.setattr(core, "TOPICS_LOOKED_AT", AT_ONCE)
     with Served() as served:
         served.bus.publish_many([Outgoing(topic=f"home/{number:03}/x", payload=b"1") for number in range(TOPICS)])
@@ -105,8 +106,7 @@ def test_others_have_their_turn_between_two_looks(monkeypatch: pytest.MonkeyPatc
             looks.append(filter)
             if len(looks) == 2:
                 other.begin(requests.Topics(filter="home/7/x"))
-                queue = served.server.executor._work_queue
-                served.until(lambda: not queue.empty())
+                served.until(lambda: bool(served.server.executor._waiting))
             return real(self, filter, *rest)
 
         monkeypatch.setattr(Core, "topics_after", topics_after)

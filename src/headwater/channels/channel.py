@@ -52,7 +52,7 @@ class Channel(Actor):
         self._delivered = delivered
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._offload = Offload(channels.loop, channels.executor)
+        self._offload = Offload(channels.loop, channels.executor.of(row.owner))
         self.left: asyncio.Future[None] = channels.loop.create_future()
         """Done once it is ended and has let go of its subscription."""
 
@@ -62,6 +62,11 @@ class Channel(Actor):
     def name(self) -> str:
         """What the log calls it."""
         return self.row.id
+
+    @property
+    def payer(self) -> str:
+        """In whose share it counts what is done for it; empty for one that an administrator made."""
+        return self.row.owner
 
     def begin(self) -> None:
         """Find where to push to, take from the subscription, and push."""

@@ -127,7 +127,7 @@ class HttpChannel(Channel):
                 return []
             if found or not self.durable.is_unread:
                 return found
-            await self.channels.loop.run_in_executor(self.channels.readers, self.durable.read_on)
+            await self.channels.loop.run_in_executor(self.channels.readers.of(self.payer), self.durable.read_on)
         return []
 
     async def _deliver(self, found: list[Selection]) -> None:
@@ -214,7 +214,7 @@ class HttpChannel(Channel):
         assert self.durable is not None
         self.error = f"{self.where} answered 410 Gone: paused; resume it when it is wanted again"
         channels = self.channels
-        await channels.loop.run_in_executor(channels.executor, channels.registry.pause, self.row.id)
+        await channels.loop.run_in_executor(channels.executor.of(self.payer), channels.registry.pause, self.row.id)
         self.durable.consumers.give_back(self.ticket)
 
     def _delay_s(self, answer: Answer) -> float | None:

@@ -23,6 +23,7 @@ from headwater.server.listener import READ_BYTES
 from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.server.session import Session
+from headwater.server.workers import Workers
 from headwater.store.keys import is_sealed
 from headwater.wire import administration as wire
 from headwater.wire.administration import ChannelTrial
@@ -44,8 +45,8 @@ class ChannelRunner(Extension):
     def __init__(self, server: Server) -> None:
         super().__init__(server)
         self.loop = server.loop
-        self.executor: Executor = server.executor
-        self.readers: Executor = server.readers
+        self.executor: Workers = server.executor
+        self.readers: Workers = server.readers
         self.resolvers: Executor = server.sessions.lanes.names.pool
         """Threads that look up names."""
         self.broker = server.broker

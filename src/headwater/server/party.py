@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.config import Serving
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.server.connection import Connection
     from headwater.server.pump import Pump
     from headwater.server.slices import Slices
+    from headwater.server.workers import Workers
 
 
 class Host(Protocol):
@@ -56,8 +57,8 @@ class Room(Protocol):
     """Whoever keeps parties: all sessions, or all channels."""
 
     loop: asyncio.AbstractEventLoop
-    executor: Executor
-    readers: Executor
+    executor: Workers
+    readers: Workers
     wakes: Wakes
     serving: Serving
     broker: Broker
@@ -90,6 +91,10 @@ class Party(Protocol):
     @property
     def name(self) -> str:
         """What the log calls it."""
+
+    @property
+    def payer(self) -> str:
+        """In whose share it counts what is done for it."""
 
     @property
     def room(self) -> int:

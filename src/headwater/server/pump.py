@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence, Set
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from headwater.actor import Actor, Offload
 from headwater.delivery.selection import Selection
 from headwater.errors import Gap, HeadwaterError, Malformed, TooManyFiles, Unwritable
 from headwater.server.party import Party
+from headwater.server.workers import Workers
 from headwater.store.state import Rows
 from headwater.wire import requests
 from headwater.wire.batches import Range
@@ -239,10 +240,11 @@ class Pump(Actor):
 
     # Reading, in a thread
 
-    def _fetch(self, work: Callable[[], None], threads: Executor) -> None:
+    def _fetch(self, work: Callable[[], None], threads: Workers) -> None:
         """Have a slice read that a look did not reach; then look again."""
         self._is_fetching = True
-        Offload(self.session.sessions.loop, threads).do(work, self._fetched)
+        session = self.session
+        Offload(session.sessions.loop, threads.of(session.payer)).do(work, self._fetched)
 
     def _fetched(self, _: None, error: BaseException | None) -> None:
         self._is_fetching = False

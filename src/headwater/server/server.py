@@ -12,7 +12,6 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from headwater import threads
 from headwater.access.name import EVERYONE
 from headwater.config import Serving
 from headwater.core import Core
@@ -43,11 +42,14 @@ from headwater.server.watch.overview import Overview
 from headwater.server.watch.pulse import Pulse
 from headwater.server.watch.recurring import Recurring
 from headwater.server.watch.sys_topics import Telling
+from headwater.server.workers import Workers
 from headwater.settings import Loaded, given
 from headwater.store import unix_socket
 
 WORKERS = 8
 """Threads for what blocks: subscribing, listing, purging."""
+WORKERS_APART = 2
+"""Of them, how many are never busy for one client alone."""
 READERS = 2
 """Threads that read the log from disk for those who are behind, a slice for one after another."""
 
@@ -73,8 +75,8 @@ class Server:
         self._settings = settings or given(core.config, self.serving, core.folder)
         check_exposure(self.serving)
         check_keys(self.serving)
-        self.executor = threads.ThreadPoolExecutor(WORKERS, "headwater-worker")
-        self.readers = threads.ThreadPoolExecutor(READERS, "headwater-reader")
+        self.executor = Workers("headwater-worker", WORKERS, WORKERS_APART)
+        self.readers = Workers("headwater-reader", READERS)
         self._doors: list[accepting.Door] = []
         self._tls: Tls | None = open_tls(self.serving)
         self._extensions = extensions

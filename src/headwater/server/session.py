@@ -124,6 +124,10 @@ class Session(Actor):
     def name(self) -> str:
         return self.row.id
 
+    @property
+    def payer(self) -> str:
+        return self.row.share or self.row.user
+
     def note(self, level: int, event: str, **fields: object) -> None:
         """A line in the log about it."""
         connection = self.connection
@@ -338,7 +342,7 @@ class Session(Actor):
     def later(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
         """Blocking work: in a thread, after what this session gave before."""
         if self._offload is None:
-            self._offload = Offload(self.sessions.loop, self.sessions.executor)
+            self._offload = Offload(self.sessions.loop, self.sessions.executor.of(self.payer))
         self._offload.do(work, then)
 
     def _for_client(

@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from headwater.server.log import Log
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow, SubscriptionOf, held_key, key_of, keys_held, row_of, stored
 from headwater.server.slices import Slices
+from headwater.server.workers import Workers
 from headwater.store import state as rows
 from headwater.store.state import State
 from headwater.wire.requests import Register, Registered, Subscribed
@@ -49,8 +50,8 @@ class Sessions:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        executor: Executor,
-        readers: Executor,
+        executor: Workers,
+        readers: Workers,
         broker: Broker,
         entry: Entry,
         wakes: Wakes,
