@@ -23,7 +23,7 @@ from headwater.admin.client import connect as connect_admin
 from headwater.client.places import Places
 from headwater.client.url import parse_url
 from headwater.config import Connecting
-from headwater.errors import SteppedDown
+from headwater.errors import HeadwaterError, SteppedDown, TimedOut
 from headwater.server.connection import Elsewhere
 from headwater.wire.requests import Goodbye
 from server.site import free_port, until
@@ -152,7 +152,7 @@ def test_where_nobody_answers_the_last_that_was_tried_is_named(handed: Handed):
         headwater.connect(handed.url)
 
 
-def refuse_first(served: Served, count: int) -> None:
+def refuse_first(served: Served, count: int, error: HeadwaterError) -> None:
     """As a node does whose records nobody takes, while another begins to lead."""
     broker, left = served.server.broker, [count]
     register = broker.register
@@ -160,19 +160,22 @@ def refuse_first(served: Served, count: int) -> None:
     def refusing(connection: Any, request: Any, then: Any) -> None:
         if left[0]:
             left[0] -= 1
-            then(None, SteppedDown("this node leads no more"))
+            then(None, error)
         else:
             register(connection, request, then)
 
     broker.register = refusing  # type: ignore[method-assign]
 
 
-def test_the_first_connection_is_tried_again_where_a_node_says_that_it_cannot_for_now(handed: Handed):
-    refuse_first(handed.served, 3)
+@pytest.mark.parametrize("error", [SteppedDown("not now"), TimedOut("not now")])
+def test_the_first_connection_is_tried_again_where_a_node_says_that_it_cannot_for_now(
+    handed: Handed, error: HeadwaterError
+):
+    refuse_first(handed.served, 3, error)
     with headwater.connect(handed.url, QUICK) as bus:
         assert bus.publish("jobs/x", b"1").offset == 1
-    refuse_first(handed.served, 1000)
-    with pytest.raises(SteppedDown, match="leads no more"):
+    refuse_first(handed.served, 1000, error)
+    with pytest.raises(type(error), match="not now"):
         headwater.connect(handed.url, Connecting(connect_timeout_s=0.5, reconnect_delay_s=0.01))
 
 

@@ -138,14 +138,14 @@ class Link:
         if self._places.count == 1:
             return await self._connect(kept)
         until_s = self._loop.time() + self._settings.connect_timeout_s
-        refusal: Unavailable | None = None
+        refusal: HeadwaterError | None = None
         while True:
             for _ in range(self._places.count):
                 try:
                     return await self._connect(kept)
                 except Disconnected as error:
                     last: HeadwaterError = error
-                except Unavailable as error:
+                except (Unavailable, TimedOut) as error:
                     last = refusal = error
                 self._places.next()
             if refusal is None or self._loop.time() >= until_s:
