@@ -220,6 +220,10 @@ class Rig:
         """The ends of what the nodes have logged."""
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("n?.log")))
 
+    def log(self, place: int) -> str:
+        """What a node has logged, since its folder was made."""
+        return (self.folder / f"{self.name(place)}.log").read_text()
+
     def stream_place(self) -> int:
         """Which of the NATS servers leads the stream."""
         return int(self.engine.stream_leader().removeprefix("nats")) - 1

@@ -16,6 +16,7 @@ import pytest
 import headwater
 from cluster.conftest import runs_nats
 from cluster.rig import PATIENCE_S, Rig, retried
+from headwater.cluster.node import STEP_DOWN
 from headwater.errors import HeadwaterError
 
 LEASE_S = 1.5
@@ -206,6 +207,35 @@ def test_without_a_majority_of_the_engine_nothing_is_acked_and_reads_go_on(rig: 
     assert waiting.result(PATIENCE_S).offset == 4
     retried(lambda: rig.bus.publish("quorum/a", b"4"))
     assert stored(rig, "quorum/a") == [0, 1, 2, 3, 4]
+    check_equal(rig)
+
+
+@pytest.mark.parametrize(("root", "is_led"), [("bada", False), ("badb", True)], ids=["read there", "led by it"])
+def test_what_went_bad_on_one_node_is_no_gap_as_another_has_it(rig: Rig, root: str, is_led: bool):
+    rig.wait("all three nodes", rig.is_whole)
+    published(rig, f"{root}/a", 50)
+    place = (rig.leader() + 1) % 3
+    rig.wait("all of it", lambda: len({report.position for report in rig.reports().values()}) == 1)
+    rig.end_node(place)
+    (path,) = (rig.folder / rig.name(place) / "streams").glob(f"*-{root}/*.log")
+    with path.open("r+b") as file:
+        data = file.read().rstrip(b"\0")
+        at = len(data) // 2
+        file.seek(at)
+        file.write(bytes([data[at] ^ 0xFF]))
+    logged = len(rig.log(place))
+    rig.start_node(place)
+    rig.wait("all three nodes", rig.is_whole)
+    if is_led:
+        retried(lambda: rig.engine.ask(rig.name(rig.leader()), STEP_DOWN, rig.name(place).encode(), 10.0))
+        rig.wait("its turn", lambda: "leading" in rig.log(place)[logged:])  # whether it came to that or not
+        assert retried(lambda: stored(rig, f"{root}/a")) == list(range(50))
+        assert rig.leader() != place
+    else:
+        with headwater.connect(f"headwater://127.0.0.1:{rig.ports[place]}?read=any") as near:
+            seen = retried(lambda: [int(message.payload) for message in near.replay(f"{root}/a")])
+            assert seen == list(range(50))
+    rig.wait("a copy", lambda: path.exists() and path.read_bytes()[: len(data)] == data)
     check_equal(rig)
 
 

@@ -18,7 +18,7 @@ import logging
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -32,7 +32,7 @@ from headwater.cluster.follower import Diverged, Following, Missing
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
 from headwater.cluster.lease import Command, Event
-from headwater.cluster.members import MEMBER, REPORT, Member, Members, Report
+from headwater.cluster.members import REPORT, Member, Members, Report
 from headwater.cluster.others import Others
 from headwater.cluster.overview import ENOUGH
 from headwater.cluster.pipeline import Committed, Stopped
@@ -57,6 +57,7 @@ from headwater.errors import (
 from headwater.server.log import Log
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles
+from headwater.store.log import Hole
 from headwater.version import __version__
 from headwater.wire.administration import FAILOVERS_TOLD, ClusterStatus, Failover, NodeRole, NodeStatus
 
@@ -152,6 +153,10 @@ class Node:
         self._epoch = 0
         self._checkpoint_us = 0
         """When what is applied is to be brought to disk, on the clock that never jumps."""
+        self._bad = ""
+        """What went bad in this folder, so that it takes a copy of another node's; empty if nothing has."""
+        self._names: Collection[str] = ()
+        """The members, as of when this node looked last."""
         self._is_planned = False
         self._is_cut_off = False
         """Whether the engine's stream is not the one that this node has applied, so that it waits for a new one."""
@@ -446,6 +451,7 @@ class Node:
 
     def _follow(self, keeper: Keeper) -> Mandate | None:
         assert self._copies is not None
+        self._check_bad()
         replica = Replica(self._path, self._config, clock=self._clock)
         self._replica, self._position, self._end = replica, replica.position, replica.position.sequence
         self._written = replica.written
@@ -469,7 +475,8 @@ class Node:
                 raise
             self._check_stream(following)
             self.secret = self._shared(SECRET, self.secret)
-            if self._engine.row(f"{MEMBER}{self.node}") is None:
+            self._names = self._members.all()
+            if self.node not in self._names:
                 self._belong()  # its row was lost, or could not be written yet
             self.trouble, self._is_cut_off = "", False
             self.role = "following"
@@ -477,6 +484,7 @@ class Node:
             self.on_replica(replica)
             try:
                 while not self._is_stopped:
+                    self._check_bad()
                     self._read(reader, following, replica)
                     keeper.may_stand = True
                     if keeper.is_candidate:
@@ -586,10 +594,41 @@ class Node:
         self._is_cut_off = False
         try:
             self._copy(made.position.sequence if made is not None else 0)
+            self._bad = ""
         except HeadwaterError as failure:
             self.trouble = str(failure.args[0])
             log.at_will(logging.WARNING, "no-copy", reason=self.trouble)
             self._pause()
+
+    def note_bad(self, root: str, hole: Hole) -> None:
+        """Bytes of this node's folder went bad; by any thread. Unavailable (503) if another node has them: then it is
+        no gap, and this node takes a copy, before which it leads no more."""
+        why = f'messages {hole.first} to {hole.last} of "{root}" went bad on this node ({hole.reason})'
+        if not self.note_damaged(why):
+            return
+        # In a thread of its own, as whoever reads may hold what is needed to end.
+        threads.Thread(target=self._stop_leading, args=(why,), name="headwater-bad", daemon=True).start()
+        raise Unavailable(f"{why}, and another has them: ask again")
+
+    def note_damaged(self, why: str) -> bool:
+        """This node's folder went bad: whether another node has what it should have, so that it takes a copy."""
+        others = self._others
+        names = others.members if others is not None and others.members else self._names
+        if set(names) <= {self.node}:
+            return False
+        if not self._bad:
+            self._bad = why
+            log.write(logging.ERROR, "folder-went-bad", {"reason": why, "advice": "a copy of another node is taken"})
+        return True
+
+    def _stop_leading(self, why: str) -> None:
+        mandate = self._mandate
+        if mandate is not None:
+            mandate.sequencer.stop(why)
+
+    def _check_bad(self) -> None:
+        if self._bad:
+            raise Damaged(self._bad)
 
     def _pause(self) -> None:
         with self._work:

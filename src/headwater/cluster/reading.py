@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
 
@@ -27,6 +27,7 @@ from headwater.server.server import Server
 from headwater.server.watch.cluster import ClusterView
 from headwater.settings import Loaded
 from headwater.store import state as rows
+from headwater.store.log import Hole
 from headwater.store.state import State
 
 LOOPBACK = "127.0.0.1"
@@ -108,9 +109,14 @@ class Overlay:
 class Reading:
     """What serves those who read at one node, as long as it follows."""
 
-    def __init__(self, node: ClusterView, replica: Replica, loaded: Loaded) -> None:
-        """Begin with what the replica has by now; its position may move on meanwhile."""
+    def __init__(
+        self, node: ClusterView, replica: Replica, loaded: Loaded, on_bad: Callable[[str, Hole], None] | None = None
+    ) -> None:
+        """Begin with what the replica has by now; its position may move on meanwhile. `on_bad` hears of what went bad
+        in the folder, as `Streams.on_bad` says."""
         self.core = core = Core(replica.path, replica.config, read_only=True, state=Overlay(replica.state))
+        if on_bad is not None:
+            core.data.streams.on_bad = on_bad
         core.feed()
         serving = msgspec.structs.replace(
             loaded.serving,

@@ -175,6 +175,7 @@ class _NodeProcess:
         try:
             core = await _aside(lambda: Core(self._loaded.data, self._loaded.config, replication=mandate.replication))
             core.when_given_up(self._end.now)
+            core.data.streams.on_bad = node.note_bad
             service = Service(core, self._loaded, self._announce, node)
             self._signals.on_reload = service.reload
             await service.start()
@@ -183,9 +184,11 @@ class _NodeProcess:
             successor = turn.successor or node.successor()
             log.info("leaving", planned=node.is_leading, next=successor or "-")
             await service.stop(self._elsewhere(node, successor))
-        except (Unavailable, Damaged) as error:
-            # It is another's turn, or its folder went bad: what follows sees to either.
+        except Unavailable as error:
+            log.warning("not-leading", reason=error.args[0])  # it is another's turn
+        except Damaged as error:
             log.warning("not-leading", reason=error.args[0])
+            node.note_damaged(str(error.args[0]))
         finally:
             self._signals.on_reload = lambda: None
             turn.end()
@@ -224,7 +227,7 @@ class _Readings:
         if before is not None:
             await before.stop()
         if replica is not None:
-            reading = await _aside(lambda: Reading(self._node, replica, self._loaded))
+            reading = await _aside(lambda: Reading(self._node, replica, self._loaded, self._node.note_bad))
             port, self._reading = await reading.start(), reading
             self._doors.before_reads = partial(_aside, reading.come)
             self._doors.reads_at = port

@@ -80,6 +80,8 @@ class DiskStream:
         """Hears of each segment that was made."""
         self.on_trim: Callable[[int], None] = lambda _: None
         """Hears, before anything is deleted, where the stream is going to begin."""
+        self.on_bad: Callable[[Hole], None] = lambda _: None
+        """Hears of bytes that went bad, before they are a gap; what it raises is told instead of one."""
         self.kept_from = 0
         """Where it should begin, if its first segments are missing; 0 otherwise."""
         self._mark = (0, 0, 0)
@@ -434,6 +436,7 @@ class DiskStream:
 
     def _note_damage(self, hole: Hole) -> tuple[Hole]:
         """Remember bad bytes, so that the next reader need not search for them."""
+        self.on_bad(hole)
         with self._lock:
             self.holes = sorted((*self.holes, hole), key=lambda known: known.first)
         return (hole,)

@@ -59,6 +59,9 @@ class Streams:
         """Hears of each index file that did not match its log, and was made anew."""
         self.on_damage: Callable[[str], None] = lambda _: None
         """Hears of what is wrong with the folder besides the streams."""
+        self.on_bad: Callable[[str, Hole], None] = lambda *_: None
+        """Hears of bytes of a root that went bad, before they are a gap, from any thread; what it raises is told
+        instead."""
         self.on_roll: Callable[[str], None] = lambda _: None
         """Hears of each root that goes on in another segment; from any thread."""
         self._pool = FilePool(files, config.open_files_max, write=not read_only)
@@ -249,6 +252,7 @@ class Streams:
         stream.on_segment = lambda base: self._note_segment(stream, base)
         stream.on_trim = lambda first: self._note_trim(number, first)
         stream.on_mended = self._tell_mended
+        stream.on_bad = lambda hole: self.on_bad(stream.root, hole)
         return stream
 
     def _tell_mended(self, path: str) -> None:
