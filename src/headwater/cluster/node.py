@@ -387,6 +387,8 @@ class Node:
         row = self._engine.row(key)
         if row is None and self._engine.put_row(key, value, 0) is None:
             row = self._engine.row(key)
+            if row is None:  # another's is on its way, and yet to be seen
+                raise Unavailable("another node begins at this moment")
         return row.value if row is not None else value
 
     def _founded(self) -> Founded:
