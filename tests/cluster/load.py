@@ -112,7 +112,9 @@ class Load:
 
     def _run(self, work: Callable[[headwater.Bus], None]) -> None:
         try:
-            with headwater.connect(self.rig.url) as bus:
+            bus = self._again(lambda: headwater.connect(self.rig.url))
+            assert isinstance(bus, headwater.client.bus.Bus)
+            with bus:
                 work(bus)
         except Exception as error:  # whatever ends it, the test is to fail with it
             self.troubles.append(f"{work.__name__}: {error!r}\n{traceback.format_exc()}")
@@ -271,6 +273,7 @@ class Load:
 
     def judge(self) -> None:
         """Whether all was kept that was promised."""
+        assert not self.troubles, "\n".join(self.troubles)
         assert len(self.acked_at) > 0
         there: dict[tuple[str, bytes], list[int]] = {}
         offsets: dict[str, list[int]] = {}
@@ -295,5 +298,4 @@ class Load:
         missing = sorted(self.once - set(self.heard), key=int)
         assert not missing, f"{len(missing)} of QoS 2 did not come: {missing[:10]}"
         assert not self.taken, f"acked, and handed out again: {dict(self.taken.most_common(5))}"
-        assert not self.troubles, "\n".join(self.troubles)
         assert {topic: number for topic, number in self.kept.items() if retained.get(topic, 0) < number} == {}
