@@ -31,17 +31,15 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.manifest import DataFile
-from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update.snapshot import UpdateSnapshot
-from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, LongType, MapType, NestedField, PrimitiveType, StringType, TimestamptzType
 
+from headwater.clock import SECOND_US
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, NotFound
+from headwater.lake.layout import OFFSET_ID, TIMESTAMP_ID, Layout, described
 from headwater.store.files import DiskFiles
 from headwater.store.manifest import quote
 from headwater.topics.name import filter_covers_root
@@ -58,7 +56,7 @@ ARCHIVED = "headwater.archived-offset"
 FIRST = "headwater.first-offset"
 """Where the archive of a root began."""
 
-OFFSET_ID, TIMESTAMP_ID = 3, 4
+DAY_US = 86_400 * SECOND_US
 SCHEMA = Schema(
     NestedField(1, "root", StringType(), required=False),
     NestedField(2, "topic", StringType(), required=False),
@@ -68,8 +66,6 @@ SCHEMA = Schema(
     NestedField(6, "headers", MapType(8, StringType(), 9, StringType(), value_required=False), required=False),
     NestedField(7, "payload", BinaryType(), required=False),
 )
-SPEC = PartitionSpec(PartitionField(TIMESTAMP_ID, 1000, DayTransform(), "day"))
-ORDER = SortOrder(SortField(OFFSET_ID, transform=IdentityTransform()))
 PROPERTIES = {
     # pyiceberg would put an append that lost a race on top of the winner's: the same messages twice.
     "commit.retry.num-retries": "0",
@@ -93,8 +89,10 @@ class LakeFile(msgspec.Struct, frozen=True):
     first: int
     last: int
     day: int
-    """Days since 1970, in UTC."""
+    """Of the oldest: days since 1970, in UTC."""
     newest_us: int
+    partition: tuple[Any, ...] = ()
+    """What all its rows have in common, by the table's spec."""
 
 
 class Archived(msgspec.Struct, frozen=True):
@@ -201,16 +199,16 @@ class Lake:
             )
         return table
 
-    def make_table(self, root: str) -> Table:
-        """The table of a root, made if there is none."""
-        identifier = (NAMESPACE, table_name(root))
+    def make_table(self, root: str, layout: Layout | None = None) -> Table:
+        """The table of a root, made with this layout if there is none."""
+        identifier, layout = (NAMESPACE, table_name(root)), layout or Layout()
         if not self.catalog.table_exists(identifier):
             try:
                 self.catalog.create_table(
                     identifier,
                     schema=SCHEMA,
-                    partition_spec=SPEC,
-                    sort_order=ORDER,
+                    partition_spec=layout.spec,
+                    sort_order=layout.order,
                     properties={**PROPERTIES, ROOT: root, ARCHIVED: "0"},
                 )
             except TableAlreadyExistsError:
@@ -296,8 +294,9 @@ def _lake_file(file: DataFile) -> LakeFile:
         file.file_size_in_bytes,
         bound(file.lower_bounds, LongType(), OFFSET_ID),
         bound(file.upper_bounds, LongType(), OFFSET_ID),
-        file.partition[0],
+        bound(file.lower_bounds, TimestamptzType(), TIMESTAMP_ID) // DAY_US,
         bound(file.upper_bounds, TimestamptzType(), TIMESTAMP_ID),
+        tuple(file.partition[place] for place in range(len(file.partition))),
     )
 
 
@@ -312,7 +311,7 @@ def append(table: Table, paths: Sequence[str], after: int, first: int, upto: int
     """
     if offset_of(table) != after:
         raise LostRace(f'"{table.properties[ROOT]}" was archived up to {offset_of(table)} meanwhile, not {after}')
-    files = _described(table, paths)
+    files = described(table, paths)
     for file in map(_lake_file, files):
         if not after < first <= file.first <= file.last <= upto:
             raise Failed(f"{file.path} has offsets {file.first} to {file.last}; expected were {first} to {upto}")
@@ -325,7 +324,7 @@ def append_files(
     table: Table, paths: Sequence[str], reached: dict[str, str], what: str, *, written: int | None = None
 ) -> int:
     """Commit files together with properties that say how far they go; answers how many rows they have."""
-    return _append(table, _described(table, paths), reached, what, written)
+    return _append(table, described(table, paths), reached, what, written)
 
 
 def _append(table: Table, files: Sequence[DataFile], reached: dict[str, str], what: str, written: int | None) -> int:
@@ -348,7 +347,7 @@ def _append(table: Table, files: Sequence[DataFile], reached: dict[str, str], wh
 
 def replace(table: Table, old: Iterable[DataFile], paths: Sequence[str]) -> None:
     """Commit files in place of others that have the same messages."""
-    gone, files = list(old), _described(table, paths)
+    gone, files = list(old), described(table, paths)
     before, after = sum(file.record_count for file in gone), sum(file.record_count for file in files)
     if before != after:
         raise Failed(
@@ -363,10 +362,6 @@ def replace(table: Table, old: Iterable[DataFile], paths: Sequence[str]) -> None
                 producer.append_data_file(file)
 
     _commit(table, {ARCHIVED: str(offset_of(table)), "headwater.compacted": "true"}, change, "the table")
-
-
-def _described(table: Table, paths: Sequence[str]) -> list[DataFile]:
-    return list(parquet_files_to_data_files(table.io, table.metadata, iter(paths)))
 
 
 def _commit(table: Table, properties: dict[str, str], change: Any, what: str) -> None:

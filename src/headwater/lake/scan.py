@@ -44,6 +44,10 @@ def scanned(
         filesystem.open_input_file(place) as opened,
         pq.ParquetFile(opened, pre_buffer=False, buffer_size=PAGE_BYTES) as file,
     ):
+        if not _is_in_order(file):
+            found = _cut(file.read(columns=list(columns), use_threads=False), first, last)
+            yield from found.sort_by("offset").combine_chunks().to_batches(rows)
+            return
         number = file.schema_arrow.names.index("offset")  # no column before it is nested
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
@@ -62,7 +66,18 @@ def _between(batch: Any, first: int, last: int) -> Any:
     offsets = batch.column("offset")
     if not batch.num_rows or (offsets[0].as_py() >= first and offsets[-1].as_py() <= last):
         return batch
-    return batch.filter(pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last)))
+    return _cut(batch, first, last)
+
+
+def _cut(rows: Any, first: int, last: int) -> Any:
+    offsets = rows.column("offset")
+    return rows.filter(pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last)))
+
+
+def _is_in_order(file: Any) -> bool:
+    """Whether a file is sorted by offset: its table may have another order, or another engine has written it anew."""
+    offsets = file.read(columns=["offset"], use_threads=False).column("offset").to_numpy()
+    return bool((offsets[1:] > offsets[:-1]).all())
 
 
 def first_since(archived: Archived, time_us: int, otherwise: int) -> int:

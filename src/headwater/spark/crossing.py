@@ -26,6 +26,10 @@ LOOK_AGAIN_S = 60
 """Files that the lake replaced stay for hours; a plan made of a list of them that is this old is good."""
 
 
+TOGETHER = 10_000
+"""Offsets that are read at once though more files begin among them."""
+
+
 class Crossing:
     """A log, and the lake of the same bus."""
 
@@ -112,16 +116,22 @@ class Crossing:
 
 
 def lake_spans(archived: Archived, first: int, last: int, messages_max: int | None = None) -> Iterator[Span]:
-    """What the lake has of a stretch of a root, in order: cut wherever another file begins."""
+    """What the lake has of a stretch of a root, in order: cut wherever another file begins, but not into small pieces
+    where many files share a stretch, as those of a table do that keeps topics apart."""
     files = archived.between(first, last)  # by their first offset
     reading: list[LakeFile] = []
+    start: int | None = None
     for file, following in zip_longest(files, files[1:]):
-        start = max(first, file.first)
+        start = max(first, file.first) if start is None else start
         reading = [one for one in (*reading, file) if one.last >= start]
-        end = min(following.first - 1 if following else last, max(one.last for one in reading))
+        upto = max(one.last for one in reading)
+        if following and following.first <= upto and following.first - start < TOGETHER:
+            continue
+        end = min(following.first - 1 if following else last, upto)
         for low, high in cuts_by_count(start, end, messages_max or last):
             size = sum(_share(one, low, min(high, one.last)) for one in reading)
             yield Span(archived.root, low, high, bytes=size, files=tuple(one.path for one in reading))
+        start = None
 
 
 def lost_spans(lake: str, root: str, first: int, last: int) -> tuple[list[Span], list[tuple[int, int]]]:

@@ -191,8 +191,8 @@ def pattern_of_topics(filters: Sequence[str], conditions: Conditions) -> str:
         values = [condition.value] if isinstance(condition.value, str) else condition.value
         said = "|".join(map(re.escape, values))
         found += f"(?=(?:{said}){'' if condition.test == 'starts' else ENDS_HERE})"
-    said = [pattern_of(one) for one in filters]
-    return found + (said[0] if len(said) == 1 else f"(?:{'|'.join(said)})")
+    any_of = [pattern_of(one) for one in filters]
+    return found + (any_of[0] if len(any_of) == 1 else f"(?:{'|'.join(any_of)})")
 
 
 def _stated(partitions: Any, options: ReadOptions, conditions: Conditions) -> list[Given]:

@@ -46,6 +46,13 @@ def archive(
     topics: Annotated[
         str, typer.Option("--topics", metavar="FILTERS", help="Which roots: home/#, or home/#,office/#.")
     ] = "#",
+    partition: Annotated[
+        str,
+        typer.Option("--partition", metavar="NAMES", help="Of new tables: day, hour, topic, bucket(16) of the key."),
+    ] = "day",
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="NAMES", help="Of their files: offset, timestamp, topic, key.")
+    ] = "offset",
     once: Annotated[bool, typer.Option("--once", help="Archive what there is, and end (the default).")] = False,
     every: Every = None,
     compact: Annotated[
@@ -73,9 +80,11 @@ def archive(
     grace_s = seconds(grace, "--grace")
     check_source(at)
     with running(master, spark_logs, "headwater archive") as spark:
+        from headwater.lake.layout import layout_of
         from headwater.spark.pipelines.archive import Archive, Options
 
-        job = Archive(spark, lake, source_of(at), Options(topics, skip_lost=skip_lost, grace_s=grace_s))
+        layout = layout_of(partition, sort)
+        job = Archive(spark, lake, source_of(at), Options(topics, skip_lost=skip_lost, grace_s=grace_s, layout=layout))
         if not job.pending() and not every:
             remark("nothing new: the lake has all that the log has")
         again(lambda: _archive_once(job, COMPACT_ALL if compact else None, at.json), every, wait_s, Conflict)
@@ -112,7 +121,7 @@ def _show_compacted(done: Compacted, as_json: bool) -> None:
     if as_json:
         emit(asdict(done))
         return
-    say((safe(done.root), "cyan"), f"  {counted(done.files_before, 'file')} of a day became {done.files_after}")
+    say((safe(done.root), "cyan"), f"  {counted(done.files_before, 'small file')} became {done.files_after}")
 
 
 @app.command()

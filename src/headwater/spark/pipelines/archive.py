@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import msgspec
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from headwater.clock import SECOND_US, SystemClock
@@ -32,12 +32,14 @@ from headwater.lake.lake import (
     open_lake,
     replace,
 )
+from headwater.lake.layout import Layout, layout_in
 from headwater.lake.values import value_type
 from headwater.message import SchemaInfo
 from headwater.spark import plan
 from headwater.spark.history import SCHEMA, offsets_json
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
+from headwater.spark.pipelines.laid_out import laid_out
 from headwater.spark.reading import open_log
 from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
@@ -61,7 +63,6 @@ GRACE_S = 6 * 3600.0
 MARK_S = 5.0
 """While many roots are archived, the log is told so often how far it may forget."""
 
-DAY = "cast((unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000)) div 86400000000 as int)"
 SKIP_LOST = "archive what is left with --skip-lost"
 SESSION = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Iceberg knows no other
@@ -90,6 +91,8 @@ class Options(msgspec.Struct, frozen=True):
     small_files_max: int = SMALL_FILES_MAX
     """Small files of a day at which they are joined; 1 joins whatever can be."""
     grace_s: float = GRACE_S
+    layout: Layout = Layout()
+    """Of tables that are made; those that are there keep their own."""
 
 
 def _whole_roots(text: str) -> Topics:
@@ -218,13 +221,13 @@ class Archive:
     def step(self, root: str, first: int, last: int) -> Step:
         """One attempt: read, write, commit."""
         started_us = SystemClock().monotonic_us()
-        table = self.lake.make_table(root)
+        table = self.lake.make_table(root, self.options.layout)
         columns = self._columns(table)
         after = offset_of(table)
         if after >= first:
             raise LostRace(f'"{root}" was archived up to {after} meanwhile, by another archive')
         with attempt_of(table, f"{first:020d}-{last:020d}") as attempt:
-            written = self._write(self._range(root, first, last, columns), attempt)
+            written = self._write(self._range(root, first, last, columns), attempt, layout_in(table))
             paths = lake_files.written(attempt)
             rows = append(table, paths, after, first, last, written=written)
         lake_files.make_commit_durable(table)
@@ -247,9 +250,10 @@ class Archive:
             failOnDataLoss=str(not self.options.skip_lost).lower(),
         ).load()
 
-    def _write(self, frame: DataFrame, attempt: str) -> int:
+    def _write(self, frame: DataFrame, attempt: str, layout: Layout) -> int:
         with teaching(SKIP_LOST):
-            return write(frame.withColumn("day", f.expr(DAY)).sortWithinPartitions("day", "offset"), attempt)
+            rows, apart = laid_out(frame, layout)
+            return write(rows, attempt, apart)
 
     def leave_mark(self) -> None:
         """Tell the log how far it may forget, as the lake's tables say."""
@@ -273,16 +277,16 @@ class Archive:
     # Upkeep
 
     def compact(self, small_files_max: int | None = None) -> Iterator[Compacted]:
-        """Join small files, a day of a root at a time."""
+        """Join small files, a partition of a root at a time."""
         most = self.options.small_files_max if small_files_max is None else small_files_max
         for root, archived in self.lake.archived().items():
-            small: dict[int, list[LakeFile]] = {}
+            small: dict[tuple[Any, ...], list[LakeFile]] = {}
             for file in archived.files:
                 if file.bytes < SMALL_BYTES:
-                    small.setdefault(file.day, []).append(file)
-            for day, files in small.items():
+                    small.setdefault(file.partition, []).append(file)
+            for files in small.values():
                 if len(files) > most:
-                    yield self._join(root, day, {file.path for file in files})
+                    yield self._join(root, files[0].day, {file.path for file in files})
 
     def _join(self, root: str, day: int, paths: set[str]) -> Compacted:
         table = self.lake.table(root)
@@ -292,8 +296,9 @@ class Archive:
             value = type_in(table)
             columns = SCHEMA if value is None else typed(value)
             frame = self.spark.read.schema(columns).parquet(*(file.file_path for file in old))
-            ranged = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, "offset")
-            self._write(ranged, attempt)
+            layout = layout_in(table)
+            ranged = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, *layout.sort)
+            self._write(ranged, attempt, layout)
             fresh = lake_files.written(attempt)
             replace(table, old, fresh)
         return Compacted(root, day, len(old), len(fresh), sum(file.record_count for file in old))

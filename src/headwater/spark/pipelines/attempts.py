@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyiceberg.table import Table
@@ -40,10 +40,10 @@ def teaching(advice: str = plan.ADVICE) -> Iterator[None]:
         raise kind(ours.sentence.replace(plan.ADVICE, advice)) from error
 
 
-def write(frame: DataFrame, attempt: str) -> int:
-    """Have Spark write Parquet into the folder of an attempt, by day; how many rows it wrote."""
+def write(frame: DataFrame, attempt: str, apart: Sequence[str] = ("day",)) -> int:
+    """Have Spark write Parquet into the folder of an attempt, by these columns; how many rows it wrote."""
     written = Observation()
-    frame.observe(written, f.count(f.lit(1)).alias("rows")).write.partitionBy("day").parquet(attempt)
+    frame.observe(written, f.count(f.lit(1)).alias("rows")).write.partitionBy(*apart).parquet(attempt)
     return int(written.get["rows"])
 
 

@@ -37,6 +37,7 @@ from headwater.lake.lake import LakeFile
 from headwater.spark.history import SCHEMA, table_of
 from headwater.spark.pipelines.archive import own_session
 from headwater.spark.pipelines.attempts import teaching
+from headwater.spark.topics import Topics
 from headwater.store.files import DiskFiles, Lock
 from headwater.topics.name import root_of, root_of_filter
 
@@ -83,7 +84,7 @@ class History(msgspec.Struct, frozen=True):
         return frame
 
     def _all(self, spark: SparkSession, topics: str) -> DataFrame:
-        source = {**self.source, "topics": topics}
+        source = {**self.source, "topics": Topics((topics,)).option}
         if self.lake is None:
             return spark.read.format("headwater").options(**source).load()
         return table_of(spark, source, self.lake, self._may_have)
