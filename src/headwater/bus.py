@@ -299,6 +299,7 @@ class Bus(surface.Threaded):
     topics = done_by(surface.Bus.topics, lambda core: core.topics)
     ends = done_by(surface.Bus.ends, lambda core: core.ends)
     extents = done_by(surface.Bus.extents, lambda core: core.extents)
+    purges = done_by(surface.Bus.purges, lambda core: core.purges)
     refresh = done_by(surface.Bus.refresh, lambda core: core.refresh)
 
     def events(self) -> list[Event]:
@@ -392,6 +393,7 @@ class Bus(surface.Threaded):
     # Operations
 
     purge = done_by(surface.Bus.purge, lambda core: core.upkeep.purge, writes=True)
+    erase = done_by(surface.Bus.erase, lambda core: core.erasure.erase, writes=True)
     remove_root = done_by(surface.Bus.remove_root, lambda core: core.upkeep.remove_root, writes=True)
     backup = done_by(surface.Bus.backup, lambda core: core.backup, writes=True)
     mark_archived = done_by(surface.Bus.mark_archived, lambda core: core.mark_archived, writes=True)

@@ -41,6 +41,7 @@ from headwater.delivery.start import Start
 from headwater.delivery.states import States
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timers import Timers
+from headwater.erasure import Erasure
 from headwater.errors import Closed, HeadwaterError, Malformed, ReadOnly, Unavailable
 from headwater.events import Events
 from headwater.log.checks import Checks
@@ -54,6 +55,7 @@ from headwater.message import (
     Extent,
     Message,
     Outgoing,
+    PurgeInfo,
     Receipt,
     SubscriptionInfo,
     TopicInfo,
@@ -222,6 +224,9 @@ class Core:
         self.schedules = Schedules(
             *(state, roots.commit, self.checks, self.timers, config, clock, events, self.audit, self._check_release),
             read_only=self.is_read_only,
+        )
+        self.erasure = Erasure(
+            *(roots, self.dispatcher, self.dead_letters, state, self.rows, config, self.audit),
         )
         self.upkeep = Upkeep(
             *(roots, self.dispatcher, self.checks, state, self.rows, self.timers, config, clock, events),
@@ -637,6 +642,15 @@ class Core:
             return Extent(root.name, log.first_offset, log.durable + 1, root.purged_upto, places, log.size[0])
 
         return sorted(map(extent, self._covered(filter)), key=lambda extent: extent.root)
+
+    def purges(self, filter: str = "#") -> list[PurgeInfo]:
+        """What is purged of the roots that a filter may match."""
+        check_filter(filter, self.config)
+        return [
+            PurgeInfo(root.name, one.filter, one.upto, one.key)
+            for root in sorted(self._covered(filter), key=lambda root: root.name)
+            for one in root.purges
+        ]
 
     def _covered(self, filter: str) -> list[Root]:
         return [root for root in self.roots.all() if filter_covers_root(filter, root.name)]

@@ -268,6 +268,34 @@ class Extent(msgspec.Struct, frozen=True):
     """About what it takes on disk; 0 if a server of an earlier version does not tell."""
 
 
+class PurgeInfo(msgspec.Struct, frozen=True):
+    """Something that was purged and is still remembered, as `bus.purges()` lists it."""
+
+    root: str
+    filter: str
+    upto: int
+    """Messages up to this offset are hidden."""
+    key: bytes | None = None
+    """Of messages with this key alone."""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """What `bus.erase()` found of a key and removed, or would remove."""
+
+    messages: dict[str, int]
+    """In the log, by root."""
+    retained: int
+    dead_letters: int
+    delayed: int
+    states: int
+    """Messages that subscriptions had tried in vain."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there was none."""
+        return not (self.messages or self.retained or self.dead_letters or self.delayed or self.states)
+
+
 class ConsumerInfo(msgspec.Struct, frozen=True, gc=False):
     """Who takes from a subscription, as `bus.subscriptions()` tells it."""
 

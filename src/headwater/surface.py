@@ -42,10 +42,12 @@ from headwater.events import Event
 from headwater.log.checks import Checks
 from headwater.message import (
     DeadLetter,
+    Erased,
     Extent,
     Headers,
     Message,
     Outgoing,
+    PurgeInfo,
     ScheduleInfo,
     SchemaInfo,
     StateInfo,
@@ -645,6 +647,17 @@ class Bus(Made, Protocol):
         """Remove the messages that a filter matches, their retained values and topics; answers how many topics.
 
         What is hidden is remembered until retention has deleted it: QuotaExceeded beyond `purges_max` of a root.
+        """
+
+    def purges(self, filter: str = "#") -> list[PurgeInfo]:
+        """What was purged of the roots that a filter may match, as far as it is remembered."""
+
+    def erase(self, key: bytes | str, filter: str = "#", *, dry_run: bool = False) -> Erased:
+        """Remove what there is of a key below a filter: from now on nobody is handed a message with this key that was
+        published before, be it in the log, retained, a dead letter, delayed, or in a lake.
+
+        Answers what was found; with `dry_run` nothing else is done. The bytes in the log go with their segments, by
+        retention, and those in a lake when its archive runs. QuotaExceeded beyond `purges_max` of a root.
         """
 
     def remove_root(self, name: str, force: bool = False) -> None:

@@ -59,8 +59,8 @@ def test_a_plan_says_where_each_span_stands_and_what_is_not_to_be_seen(folder):
     (span,) = partition["spans"]
     assert (span["root"], span["first"], span["last"]) == ("home", 1, 300)
     assert span["folder"] == f"{folder}/streams/1-home"
-    assert [upto for _, upto in span["purges"]] == [300]
-    assert re.fullmatch(span["purges"][0][0], "home/3/temp")
+    assert [purge["upto"] for purge in span["purges"]] == [300]
+    assert re.fullmatch(span["purges"][0]["topics"], "home/3/temp")
     assert "seed" not in json.dumps(said), "it never leaves the folder"
 
 

@@ -156,6 +156,17 @@ def test_purged_messages_are_left_out(tmp_path):
     assert len(found) == 240 + 50
 
 
+def test_what_was_erased_by_its_key_is_left_out(tmp_path):
+    with headwater.open(tmp_path) as bus:
+        bus.publish_many([headwater.Outgoing(f"home/{n % 3}", b"%d" % n, key=b"%d" % (n % 4)) for n in range(100)])
+        bus.publish("home/none", b"no key")
+        bus.erase(b"1", "home/+")
+        bus.erase(b"2", "home/2")
+        bus.publish("home/1", b"later", key=b"1")
+    assert rows(tmp_path) == replayed(tmp_path)
+    assert len(rows(tmp_path)) == 102 - 25 - 9
+
+
 def test_a_whole_root_that_was_purged_is_no_loss(tmp_path):
     with headwater.open(tmp_path / "data", SMALL) as bus:
         fill(bus)

@@ -29,6 +29,7 @@ def smallest(struct: type[Request[Any]]) -> dict[str, Any]:
                 "role": "reader",
                 "paused": True,
                 "payload": b"",
+                "key": b"",
             }
             is_text = field.type is str
             given[field.name] = known.get(field.name, "x" if is_text else 1)

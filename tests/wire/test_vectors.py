@@ -19,7 +19,9 @@ from headwater.events import Event
 from headwater.message import (
     ConsumerInfo,
     DeadLetter,
+    Erased,
     Extent,
+    PurgeInfo,
     ScheduleInfo,
     SchemaInfo,
     StateInfo,
@@ -56,6 +58,8 @@ ANSWERS = (
     Extent,
     Event,
     DeadLetter,
+    PurgeInfo,
+    Erased,
     administration.Registration,
     administration.Client,
     administration.Rule,

@@ -218,8 +218,8 @@ def test_whatever_a_handler_publishes_is_noted_and_whoever_else_uses_the_bus_goe
 
 
 READS = {
-    *("arrow", "dead_letter", "dead_letters", "ends", "events", "extents", "follow", "frame", "replay", "retained"),
-    *("refresh", "schedules", "schemas", "sql", "states", "stop", "subscriptions", "topics", "what_if"),
+    *("arrow", "dead_letter", "dead_letters", "ends", "events", "extents", "follow", "frame", "purges", "replay"),
+    *("refresh", "retained", "schedules", "schemas", "sql", "states", "stop", "subscriptions", "topics", "what_if"),
 }
 """What a handler may ask in a what-if as ever: it changes nothing that is stored."""
 

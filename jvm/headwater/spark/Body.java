@@ -30,7 +30,8 @@ final class Body {
     UTF8String text(int row) { return UTF8String.fromAddress(null, start(row), length(row)); }
   }
 
-  record Purge(Predicate<String> hides, long upto) {}
+  /** What was purged: all that its topics match, or what has this key; null is whatever key. */
+  record Purge(Predicate<String> hides, long upto, UTF8String key) {}
 
   /** Topics of a body, which of them are wanted, and up to where they were purged. */
   static final class Dictionary {
@@ -55,7 +56,9 @@ final class Body {
         wantsAll &= wants[at];
         wantsAny |= wants[at];
         for (Purge purge : purges) {
-          purgedUpto[at] = Math.max(purgedUpto[at], purge.hides.test(name) ? purge.upto : 0);
+          if (purge.key == null && purge.hides.test(name)) {
+            purgedUpto[at] = Math.max(purgedUpto[at], purge.upto);
+          }
         }
         isPurged |= purgedUpto[at] > 0;
       }
@@ -138,6 +141,16 @@ final class Body {
   int topic(int row) { return int32(index, row); }
 
   boolean hasKey(int row) { return keyBits != 0 && (Platform.getByte(null, keyBits + row / 8) >> (row & 7) & 1) != 0; }
+
+  /** Whether a message was purged by its key. */
+  boolean isPurged(int row, long offset, Map<UTF8String, List<Purge>> byKey) {
+    if (byKey.isEmpty() || !hasKey(row)) {
+      return false;
+    }
+    String topic = topics.names[topic(row)].toString();
+    return byKey.getOrDefault(keys.text(row), List.of()).stream()
+        .anyMatch(purge -> offset <= purge.upto && purge.hides.test(topic));
+  }
 
   /** The first of a message's pairs; of the one behind the last message, how many there are. */
   int pair(int row) { return int32(pairs, row); }

@@ -17,6 +17,7 @@ final class Rows {
   private final long first;
   private final long last;
   private final long nowUs;
+  private final Map<UTF8String, List<Body.Purge>> byKey;
   private final ColumnarBatch batch;
   private Body body;
   private long firstOffset;
@@ -24,8 +25,9 @@ final class Rows {
   private int[] picked = {};
   private boolean isPicked;
 
-  Rows(StructType columns, JsonNode span, long nowUs) {
+  Rows(StructType columns, JsonNode span, long nowUs, Map<UTF8String, List<Body.Purge>> byKey) {
     this.nowUs = nowUs;
+    this.byKey = byKey;
     root = UTF8String.fromString(span.get("root").asText());
     first = span.get("first").asLong();
     last = span.get("last").asLong();
@@ -44,7 +46,8 @@ final class Rows {
   private int pick() {
     Body.Dictionary topics = body.topics;
     boolean isWithin = offset(0) >= first && offset(body.count - 1) <= last;
-    isPicked = !(isWithin && topics.wantsAll && !topics.isPurged && body.expiries == 0);
+    isPicked = !(isWithin && topics.wantsAll && !topics.isPurged && body.expiries == 0
+        && (byKey.isEmpty() || body.keys == null));
     if (!isPicked || !topics.wantsAny) {
       return topics.wantsAny ? body.count : 0;
     }
@@ -55,7 +58,7 @@ final class Rows {
       long offset = offset(row);
       long expiry = body.expiries == 0 ? 0 : Platform.getLong(null, body.expiries + 8L * row);
       if (topics.wants[topic] && offset > topics.purgedUpto[topic] && offset >= first && offset <= last
-          && (expiry <= 0 || expiry > nowUs)) { picked[found++] = row; }
+          && (expiry <= 0 || expiry > nowUs) && !body.isPurged(row, offset, byKey)) { picked[found++] = row; }
     }
     return found;
   }

@@ -5,11 +5,13 @@ import java.io.IOException;
 import java.util.*;
 import java.util.function.Predicate;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.*;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /** Reads the spans of a task: off their segments as long as these are as they should be, and by way of Python else. */
 final class SpansReader implements PartitionReader<ColumnarBatch> {
@@ -90,9 +92,11 @@ final class SpansReader implements PartitionReader<ColumnarBatch> {
     close();
     span = next;
     List<Body.Purge> purges = new ArrayList<>();
-    span.get("purges").forEach(purge -> purges.add(new Body.Purge(test(purge.get(0)), purge.get(1).asLong())));
+    span.get("purges").forEach(purge -> purges.add(
+        new Body.Purge(test(purge.get("topics")), purge.get("upto").asLong(), key(purge.get("key")))));
     dictionaries = new Body.Dictionaries(test(plan.get("topics")), purges);
-    rows = new Rows(columns, span, plan.get("now_us").asLong());
+    rows = new Rows(columns, span, plan.get("now_us").asLong(), purges.stream().filter(purge -> purge.key() != null)
+        .collect(Collectors.groupingBy(Body.Purge::key)));
     long first = span.get("first").asLong();
     if (span.get("folder").isNull()) {
       carry(first);
@@ -103,6 +107,10 @@ final class SpansReader implements PartitionReader<ColumnarBatch> {
     } catch (IOException | RuntimeException error) {
       carry(first);  // what it was, Python will say
     }
+  }
+
+  private static UTF8String key(JsonNode key) {
+    return key.isNull() ? null : UTF8String.fromBytes(Base64.getDecoder().decode(key.asText()));
   }
 
   private static Predicate<String> test(JsonNode pattern) {

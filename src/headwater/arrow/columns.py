@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.arrow.conditions import Conditions
+from headwater.lake.purged import spared_by_key
 from headwater.log.purges import Purge, Purges
 from headwater.memo import Memo
 from headwater.store.batch import BadBatch
@@ -192,7 +193,7 @@ class Columns:
         # Nothing is gathered before all of it was found to be right.
         if expiries is not None:
             self._expiries.append((self.rows, expiries))
-        if keys is not None and "key" in self._names:
+        if keys is not None and ("key" in self._names or self._purges.keys):
             self._add_keys(count, *keys)
         if headers is not None:
             self._add_headers(*headers)
@@ -337,6 +338,10 @@ class Columns:
             masks.append((offsets >= self._cut[0]) & (offsets <= self._cut[1]))
         if len(self._purges) and self._purges.highest >= offsets[0]:
             masks.append(offsets > np.concatenate([dictionary.purged_upto for dictionary in self._places])[index])
+            if self._validity and self._purges.keys:
+                names = self._topics.array(pa.string()).to_pylist()
+                spared = spared_by_key(self._purges, names, index, offsets, self._key_column())
+                masks += [] if spared is None else [spared]
         if self._expiries:
             expiries = np.zeros(self.rows, np.int64)
             for start, column in self._expiries:

@@ -17,6 +17,7 @@ from headwater.delivery.letterbox import Posted
 from headwater.delivery.mending import MendedRow, RedrivenRow
 from headwater.delivery.rows import DeadRow, KeptRow, SubscriptionRow, decode_waiting
 from headwater.log.producers import Producer
+from headwater.log.purges import PurgeRow
 from headwater.log.retained import RetainedRow
 from headwater.log.root import RootRow
 from headwater.message import SchemaInfo
@@ -90,7 +91,7 @@ DECODERS: Mapping[bytes, Decode] = {
     rows.KEPT: _row(KeptRow, name_at=1),
     rows.MENDED: _row(MendedRow),
     rows.REDRIVEN: _row(RedrivenRow, name_at=5),
-    rows.PURGE: _row(tuple[str, int], key_bytes=13),
+    rows.PURGE: _row(PurgeRow, key_bytes=13),
     rows.GAP: _row(tuple[int, str], key_bytes=13),
     rows.SESSION: _row(SessionRow, name_at=1),
     rows.HELD: _row(SubscriptionOf, name_at=1),

@@ -362,6 +362,8 @@ class Bus(Served, surface.Threaded):
     commit_stage = waiting(Operations.commit_stage)
     drop_stage = waiting(Operations.drop_stage)
     purge = waiting(Operations.purge)
+    purges = waiting(Operations.purges)
+    erase = waiting(Operations.erase)
     remove_root = waiting(Operations.remove_root)
     backup = waiting(Operations.backup)
     mark_archived = waiting(Operations.mark_archived)

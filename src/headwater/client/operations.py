@@ -29,6 +29,7 @@ from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.message import (
     DeadLetter,
+    Erased,
     Extent,
     Message,
     ScheduleInfo,
@@ -150,6 +151,7 @@ class Operations(Served):
     commit_stage = asks(surface.Bus.commit_stage, wire.CommitStage)
     drop_stage = asks(surface.Bus.drop_stage, wire.DropStage)
     purge = asks(surface.Bus.purge, wire.Purge)
+    purges = asks(surface.Bus.purges, wire.Purges)
     remove_root = asks(surface.Bus.remove_root, wire.RemoveRoot)
 
     async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
@@ -286,6 +288,10 @@ class Operations(Served):
 
     async def backup(self, target: str | os.PathLike[str], *, with_keys: bool = False) -> None:
         await self.ask(wire.Backup(target=os.fspath(target), with_keys=with_keys))
+
+    async def erase(self, key: bytes | str, filter: str = "#", *, dry_run: bool = False) -> Erased:
+        named = key.encode() if isinstance(key, str) else key
+        return await self.ask(wire.Erase(key=named, filter=filter, dry_run=dry_run))
 
     async def mark_archived(self, lake: str, archived: Mapping[str, int]) -> None:
         await self.ask(wire.MarkArchived(lake=lake, archived=dict(archived)))

@@ -194,6 +194,8 @@ def places_in(batch: Batch, matcher: Matcher, position: int, purges: Purges, now
         places = [place for place in places if first + place >= position]
     if purges.highest >= first:
         places = _unpurged(batch, places, purges)
+    if purges.highest_of_keys >= first:
+        places = _without_keys(batch, places, purges)
     expiries = body.expiries
     if expiries is not None:
         places = [place for place in places if not 0 < expiries[place] <= now_us]
@@ -212,6 +214,20 @@ def _unpurged(batch: Batch, places: Sequence[int], purges: Purges) -> Sequence[i
         return [place for place in places if first + place > by_name[topics[place]]]
     left = body.places_of([number for number, upto in enumerate(uptos) if upto < first])
     return left if len(places) == body.count else sorted(set(left).intersection(places))
+
+
+def _without_keys(batch: Batch, places: Sequence[int], purges: Purges) -> Sequence[int]:
+    """Those of the places whose messages were not purged by their keys."""
+    body, first, purged = batch.body, batch.first_offset, purges.keys
+    keys = body.keys
+    if keys is None or purged.isdisjoint(keys):
+        return places
+    topics = body.topics
+    return [
+        place
+        for place in places
+        if keys[place] not in purged or not purges.hides_key(topics[place], first + place, keys[place])
+    ]
 
 
 def every_place(batch: Batch, *_: object) -> Sequence[int]:

@@ -60,9 +60,8 @@ class Lot(msgspec.Struct, frozen=True):
         """Without messages that were purged."""
         if not self.offsets or purges.highest < self.offsets[0]:
             return self
-        return self._picked(
-            [offset > upto for offset, upto in zip(self.offsets, purges.uptos(self.topics), strict=True)]
-        )
+        hides, columns = purges.hides, (self.topics, self.offsets, self.keys)
+        return self._picked([not hides(*message) for message in zip(*columns, strict=True)])
 
     def _picked(self, chosen: Sequence[bool]) -> Lot:
         def pick(column: Sequence[T]) -> list[T]:

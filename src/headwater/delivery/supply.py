@@ -330,7 +330,9 @@ class Supply:
         for offset in offsets:
             kept = self.kept.pop((stream, offset), None)
             if kept is not None:
-                if not 0 < expiry_of(kept) <= now.wall_us and not (purges and purges.upto(kept.topic) >= offset):
+                if not 0 < expiry_of(kept) <= now.wall_us and not (
+                    purges and purges.hides(kept.topic, offset, kept.key)
+                ):
                     found[offset] = kept
                 continue
             value = self._state.get(rows.key_message(rows.COPY, self._number, stream, offset))
@@ -339,7 +341,9 @@ class Supply:
                 message = self._retained(stream, offset, row.topic, now)
                 if message is not None:
                     found[offset] = message
-            elif isinstance(row, CopyRow) and not 0 < row.expires_us <= now.wall_us:
+            elif isinstance(row, CopyRow) and not (
+                0 < row.expires_us <= now.wall_us or (purges and purges.hides_key(row.topic, offset, row.key))
+            ):
                 found[offset] = row.message(offset)
         return found
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from headwater.delivery.history import Lot
 from headwater.lake.files import located
 from headwater.lake.lake import Archived, LakeFile
+from headwater.lake.purged import without
 from headwater.log.purges import Purges
 
 COLUMNS = ("topic", "offset", "timestamp", "key", "headers", "payload")
@@ -166,12 +167,7 @@ class Rows:
 
     def without(self, purges: Purges) -> Rows:
         """Without messages that were purged."""
-        if not len(self.offsets) or purges.highest < self.offsets[0].as_py():
-            return self
-        topics = self.batch.column("topic").dictionary_encode()
-        uptos = pa.array(purges.uptos(topics.dictionary.to_pylist()), pa.int64())
-        kept = pc.greater(self.offsets, uptos.take(topics.indices))
-        return Rows(self.root, self.upto, self.batch.filter(kept))
+        return Rows(self.root, self.upto, without(self.batch, purges))
 
 
 def lots(
@@ -184,7 +180,7 @@ def lots(
 ) -> Iterator[Any]:
     """The messages of a root from one offset to another whose topics are wanted, in order; as `Rows` with `columns`."""
     make = _lot if columns is None else Rows
-    needed = COLUMNS if columns is None else tuple(dict.fromkeys((*columns, "topic", "offset", "timestamp")))
+    needed = COLUMNS if columns is None else tuple(dict.fromkeys((*columns, "topic", "offset", "timestamp", "key")))
     rows = max(1, (ROWS if columns is None else BATCH_ROWS) // _overlapping(files))
     for batch in in_order([(file.first, scanned(file.path, needed, first, last, rows)) for file in files]):
         yield make(root, batch.column("offset")[-1].as_py(), _wanted_rows(batch, wanted))

@@ -1,4 +1,5 @@
-"""What was purged of one root: messages that a filter matches, up to an offset, are hidden from everybody who reads.
+"""What was purged of one root: messages that a filter matches, up to an offset, are hidden from everybody who reads;
+all of them, or those with one key.
 
 Promises: whoever reads asks once per topic of a batch, however many purges there are; purges that others cover are
 forgotten, and those whose messages are all gone; there are no more of them than `purges_max`. A value is never
@@ -7,13 +8,14 @@ changed, so whoever has one knows by `is` whether something was purged since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Sequence
 
 import msgspec
 
 from headwater.errors import QuotaExceeded
+from headwater.store import state as rows
 from headwater.topics.branch import Branch
-from headwater.topics.name import filter_covers, is_wild
+from headwater.topics.name import filter_covers, is_wild, matches
 
 
 class Purge(msgspec.Struct, frozen=True):
@@ -23,12 +25,36 @@ class Purge(msgspec.Struct, frozen=True):
     upto: int
     place: int = 0
     """The number of its row."""
+    key: bytes | None = None
+    """Of messages with this key alone; None: whatever their keys."""
+
+    def row(self) -> bytes:
+        """As it is stored."""
+        return rows.pack((self.filter, self.upto) if self.key is None else (self.filter, self.upto, self.key))
+
+
+class PurgeRow(msgspec.Struct, frozen=True, array_like=True):
+    """A purge as it is stored."""
+
+    filter: str
+    upto: int
+    key: bytes | None = None
+
+
+_decode = msgspec.msgpack.Decoder(PurgeRow).decode
+
+
+def purges_in(found: Iterable[tuple[bytes, bytes]]) -> Iterator[Purge]:
+    """The purges of rows of the state."""
+    for key, value in found:
+        row = _decode(value)
+        yield Purge(row.filter, row.upto, rows.offset_in(key), row.key)
 
 
 class Purges:
     """The purges of a root; may be asked from any thread."""
 
-    __slots__ = ("_all", "_by_filter", "_known", "_topics_max", "_wild", "highest")
+    __slots__ = ("_all", "_by_filter", "_by_key", "_known", "_topics_max", "_wild", "highest", "highest_of_keys")
 
     def __init__(self, purges: Iterable[Purge] = (), topics_max: int = 100_000) -> None:
         """How far topics are purged is remembered of `topics_max` of them; beyond it that starts anew."""
@@ -36,8 +62,14 @@ class Purges:
         self.highest = max((purge.upto for purge in self._all), default=0)
         """Nothing above this offset was purged."""
         self._by_filter: dict[str, int] = {}
+        self._by_key: dict[bytes, list[Purge]] = {}
         for purge in self._all:
-            self._by_filter[purge.filter] = max(purge.upto, self._by_filter.get(purge.filter, 0))
+            if purge.key is None:
+                self._by_filter[purge.filter] = max(purge.upto, self._by_filter.get(purge.filter, 0))
+            else:
+                self._by_key.setdefault(purge.key, []).append(purge)
+        self.highest_of_keys = max((purge.upto for purge in self._all if purge.key is not None), default=0)
+        """Nothing above this offset was purged by its key."""
         self._wild: Branch | None = None
         self._known: dict[str, int] = {}
         self._topics_max = topics_max
@@ -50,8 +82,22 @@ class Purges:
 
     # Asking
 
+    @property
+    def keys(self) -> KeysView[bytes]:
+        """Keys of which messages were purged."""
+        return self._by_key.keys()
+
+    def hides(self, topic: str, offset: int, key: bytes | None) -> bool:
+        """Whether a message was purged, with its topic or by its key."""
+        return offset <= self.upto(topic) or self.hides_key(topic, offset, key)
+
+    def hides_key(self, topic: str, offset: int, key: bytes | None) -> bool:
+        """Whether a message was purged by its key."""
+        found = self._by_key.get(key, ()) if key is not None else ()
+        return any(offset <= purge.upto and matches(purge.filter, topic) for purge in found)
+
     def upto(self, topic: str) -> int:
-        """The highest offset up to which messages of a topic were purged; 0 if none was."""
+        """The highest offset up to which messages of a topic were purged, whatever their keys; 0 if none was."""
         known = self._known.get(topic)
         return self._find(topic) if known is None else known
 
@@ -84,11 +130,11 @@ class Purges:
 
     # Changing
 
-    def joined(self, filter: str, upto: int, purges_max: int) -> Purges:
+    def joined(self, filter: str, upto: int, purges_max: int, key: bytes | None = None) -> Purges:
         """With one more, up to an offset that is not below any other's; QuotaExceeded if that is one too many."""
-        if self._has(filter, upto):
+        if self._has(filter, upto, key):
             return self
-        left = [purge for purge in self._all if not _covers(filter, purge.filter)]
+        left = [purge for purge in self._all if not (key in (None, purge.key) and _covers(filter, purge.filter))]
         if len(left) >= max(1, purges_max):
             raise QuotaExceeded(
                 f"{len(self._all)} purges of this root are remembered until retention has deleted their messages, and "
@@ -96,13 +142,15 @@ class Purges:
                 "that it covers, or raise the setting"
             )
         place = max((purge.place for purge in self._all), default=0) + 1
-        return Purges((*left, Purge(filter, upto, place)), self._topics_max)
+        return Purges((*left, Purge(filter, upto, place, key)), self._topics_max)
 
-    def _has(self, filter: str, upto: int) -> bool:
+    def _has(self, filter: str, upto: int, key: bytes | None) -> bool:
         """Whether all that this would hide is hidden."""
-        if not is_wild(filter):
-            return self.upto(filter) >= upto
-        return any(purge.upto >= upto and _covers(purge.filter, filter) for purge in self._all)
+        if not is_wild(filter) and self.upto(filter) >= upto:
+            return True
+        return any(
+            purge.upto >= upto and purge.key in (None, key) and _covers(purge.filter, filter) for purge in self._all
+        )
 
     def since(self, first_offset: int) -> Purges:
         """Without those whose messages are all gone: the oldest that is left has this offset."""

@@ -313,6 +313,13 @@ class Retained:
             self._changed[topic] = None
         return gone
 
+    def of_key(self, key: bytes, filter: str) -> set[str]:
+        """The topics that a filter matches and whose retained message has this key."""
+        wanted = compile_filter(filter)
+        topics = {rows.name_in(found) for found, value in self._state.scan(self._prefix) if key in value}
+        topics.update(self._changed)
+        return {topic for topic in topics if wanted(topic) and (row := self.get(topic)) is not None and row.key == key}
+
     def rows(self) -> Rows:
         """What changed since the last checkpoint."""
         prefix = self._prefix

@@ -15,7 +15,7 @@ import msgspec
 from headwater.config import Config
 from headwater.errors import QuotaExceeded
 from headwater.log.producers import Producers
-from headwater.log.purges import Purge, Purges
+from headwater.log.purges import Purges, purges_in
 from headwater.log.retained import Retained, RetainedRow, merged
 from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
@@ -101,10 +101,8 @@ class Root:
         """Of batches that were appended since the bus was opened."""
 
     def _load_purges(self) -> Purges:
-        decode = msgspec.msgpack.Decoder(tuple[str, int]).decode
         found = self._state.scan(rows.key_u32(rows.PURGE, self.stream.number))
-        loaded = (Purge(*decode(value), rows.offset_in(key)) for key, value in found)
-        return Purges(loaded, self._config.match_cache_topics)
+        return Purges(purges_in(found), self._config.match_cache_topics)
 
     def note_made(self, owner: str, upto: int) -> None:
         """It is new, and whose; if it was there before, and removed with all that it had, nobody is to miss that."""
@@ -114,9 +112,9 @@ class Root:
             row = RootRow(self.name, Checkpoint(upto), purged_upto=upto, owner=owner)
             self._state.write({rows.key_u32(rows.STREAM, self.stream.number): rows.pack(row)})
 
-    def joined(self, filter: str, upto: int) -> Purges:
+    def joined(self, filter: str, upto: int, key: bytes | None = None) -> Purges:
         """The purges with one more, for `purge`; QuotaExceeded if that is one too many. Changes nothing."""
-        return self._needed(self.purges).joined(filter, upto, self._config.purges_max)
+        return self._needed(self.purges).joined(filter, upto, self._config.purges_max, key)
 
     def purge(self, filter: str, upto: int, joined: Purges) -> Rows:
         """Hide the messages that a filter matches, up to an offset; the rows to write for that."""
@@ -124,6 +122,14 @@ class Root:
             self.purged_upto = upto
         changed = self.forget_topics(compile_filter(filter))
         changed.update(self.rows(self.checkpoint))  # so that the counts agree with what is left, crash or not
+        changed.update(self._exchange(joined))
+        return changed
+
+    def erase(self, key: bytes, filter: str, joined: Purges) -> Rows:
+        """Hide what a filter matches of one key; the rows to write for that. Topics stay, and their counts."""
+        changed = self.retained.forget(self.retained.of_key(key, filter).__contains__)
+        self.is_dirty = True
+        changed.update(self.rows(self.checkpoint))
         changed.update(self._exchange(joined))
         return changed
 
@@ -141,7 +147,7 @@ class Root:
         changed: Rows = {}
         for purge in purges:
             if before.pop(purge.place, None) is not purge:
-                changed[rows.key_offset(rows.PURGE, number, purge.place)] = rows.pack((purge.filter, purge.upto))
+                changed[rows.key_offset(rows.PURGE, number, purge.place)] = purge.row()
         for place in before:
             changed[rows.key_offset(rows.PURGE, number, place)] = None
         self.purges = purges

@@ -15,7 +15,7 @@ import msgspec
 from headwater.config import Config
 from headwater.delivery.rows import SubscriptionRow, floors_of
 from headwater.errors import Malformed
-from headwater.log.purges import Purge
+from headwater.log.purges import Purge, purges_in
 from headwater.log.root import RootRow
 from headwater.message import SchemaInfo
 from headwater.spark.pieces import OPEN_FILES_MAX, looked
@@ -79,8 +79,7 @@ class Folder:
         ]
 
     def _purges(self, number: int) -> tuple[Purge, ...]:
-        found = self._state.scan(rows.key_u32(rows.PURGE, number))
-        return tuple(Purge(*msgspec.msgpack.decode(value, type=tuple[str, int])) for _, value in found)
+        return tuple(purges_in(self._state.scan(rows.key_u32(rows.PURGE, number))))
 
     def schemas(self) -> list[SchemaInfo]:
         """Those that stand, as their owner has stored them."""

@@ -15,7 +15,9 @@ import pyarrow as pa
 from headwater.arrow.columns import BYTES, ROWS, brought
 from headwater.arrow.conditions import Conditions
 from headwater.lake.columns import MISFIT, VALUE
+from headwater.lake.purged import without
 from headwater.lake.scan import in_order, scanned
+from headwater.log.purges import Purges
 from headwater.spark.spans import Span
 
 if TYPE_CHECKING:
@@ -29,11 +31,13 @@ def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions, 
     again: the schemas of now are not those by which they were archived."""
     asked = [name for name in schema.names if name not in (VALUE, MISFIT)]
     needed = list(
-        dict.fromkeys([*asked, "topic", "offset", "timestamp", *(("payload",) if values is not None else ())])
+        dict.fromkeys([*asked, "topic", "offset", "timestamp", "key", *(("payload",) if values is not None else ())])
     )
     is_wanted = conditions.topic_test(wanted)
     files = [(span.first, scanned(file, needed, span.first, span.last, ROWS, BYTES)) for file in span.files]
-    for batch in in_order(files):
+    purges = Purges(span.purges)
+    for rows in in_order(files):
+        batch = without(rows, purges)
         mask = _mask(batch, is_wanted, conditions)
         found = batch if mask is None else batch.filter(mask)
         if values is not None:

@@ -21,6 +21,7 @@ import re
 import sys
 import traceback
 from array import array
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, BinaryIO
@@ -32,6 +33,7 @@ from pyspark.sql.types import StructType
 from headwater.arrow.conditions import Condition, Conditions
 from headwater.client.url import parse_url
 from headwater.errors import Malformed
+from headwater.log.purges import Purge
 from headwater.spark import plan
 from headwater.spark.options import JVM, MESSAGES, PYTHON, ReadOptions, check_batch, check_streaming, read_options
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, pieces_of
@@ -204,6 +206,11 @@ def _stated(partitions: Any, options: ReadOptions, conditions: Conditions) -> li
     ]
 
 
+def _purge(purge: Purge) -> Given:
+    key = None if purge.key is None else b64encode(purge.key).decode()
+    return {"topics": pattern_of(purge.filter), "upto": purge.upto, "key": key}
+
+
 def _span(span: Span, options: ReadOptions) -> Given:
     return {
         "root": span.root,
@@ -213,7 +220,7 @@ def _span(span: Span, options: ReadOptions) -> Given:
         "base": span.base,
         "position": span.position,
         "purged_upto": span.purged_upto,
-        "purges": [(pattern_of(purge.filter), purge.upto) for purge in span.purges],
+        "purges": [_purge(purge) for purge in span.purges],
         "span": span,
     }
 

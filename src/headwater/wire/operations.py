@@ -124,6 +124,8 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(requests.DropMended, LOOK_AFTER, "answers.drop_mended", AGAIN),
         Operation(requests.DropDeadLetters, LOOK_AFTER, "core.dead_letters.drop", LONG),
         Operation(requests.Purge, ADMIN, "core.upkeep.purge", LONG, 'purge "{0.filter}"'),
+        Operation(requests.Purges, SUBSCRIBE, "core.purges", AGAIN | READS),
+        Operation(requests.Erase, ADMIN, "core.erasure.erase", LONG, 'erase messages of a key in "{0.filter}"'),
         Operation(requests.RemoveRoot, ADMIN, "core.upkeep.remove_root", LONG, 'remove root "{0.name}"'),
         Operation(requests.Backup, ADMIN, "core.backup", LONG, "back up the data"),
         Operation(requests.MarkArchived, ADMIN, "core.mark_archived", AGAIN, "say what is archived"),

@@ -14,7 +14,17 @@ import msgspec
 from headwater import errors
 from headwater.errors import Gap, HeadwaterError, Malformed
 from headwater.events import Event
-from headwater.message import DeadLetter, Extent, Headers, ScheduleInfo, StateInfo, SubscriptionInfo, TopicInfo
+from headwater.message import (
+    DeadLetter,
+    Erased,
+    Extent,
+    Headers,
+    PurgeInfo,
+    ScheduleInfo,
+    StateInfo,
+    SubscriptionInfo,
+    TopicInfo,
+)
 from headwater.wire import administration
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import CAUSE_MAX, U32, U63, U64, Change, Micros, Options, Request, Seconds, check_options
@@ -385,6 +395,21 @@ class Purge(Change[int], frozen=True, kw_only=True):
     """Remove messages."""
 
     filter: str
+
+
+class Purges(Request[list[PurgeInfo]], frozen=True, kw_only=True):
+    """What was purged of the roots that a filter may match."""
+
+    filter: str = "#"
+
+
+class Erase(Change[Erased], frozen=True, kw_only=True):
+    """Remove what there is of a key."""
+
+    key: bytes
+    filter: str = "#"
+    dry_run: bool = False
+    """Only say what there is."""
 
 
 class RemoveRoot(Change[None], frozen=True, kw_only=True):

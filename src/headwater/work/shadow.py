@@ -148,7 +148,8 @@ HEARD = ("publish", "publish_many", "publish_soon", "publish_many_soon", "send",
 REFUSED = (
     *("subscribe", "unsubscribe", "schedule", "unschedule", "stage", "stage_body", "commit_stage", "drop_stage"),
     *("redrive", "mend", "redrive_mended", "drop_mended", "drop_dead_letters", "purge", "remove_root", "backup"),
-    *("mark_archived", "run", "request_soon", "schema", "remove_schema", "stage_prepared", "show_progress", "close"),
+    *("erase", "mark_archived", "run", "request_soon", "schema", "remove_schema", "stage_prepared"),
+    *("show_progress", "close"),
 )
 """and that is refused, as the code would go on from what is not so."""
 REGISTERED = ("handler", "consume")

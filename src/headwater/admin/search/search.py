@@ -185,8 +185,13 @@ class Search:
             for place in (range(body.count) if places is None else places)
             if raw.first <= piece.offset(place) <= raw.last
             and not (body.expiries is not None and 0 < body.expiries[place] <= now_us)
-            and not (len(purges) and piece.offset(place) <= purges.upto(body.topics_at([place])[0]))
+            and not (len(purges) and purges.hides(*_named(body, place, piece.offset(place))))
         ]
+
+
+def _named(body: Body, place: int, offset: int) -> tuple[str, int, bytes | None]:
+    """Topic, offset and key of a message."""
+    return body.topics_at([place])[0], offset, None if body.keys is None else body.keys[place]
 
 
 class Opened(NamedTuple):
