@@ -25,14 +25,16 @@ for _name in ("SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if which("java") is None:
         pytest.skip(
             "Spark needs Java, and there is none: `make test` installs it, or apt install openjdk-17-jre-headless"
         )
     from headwater.spark import session
 
-    made = session("headwater-tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    tables = tmp_path_factory.mktemp("warehouse")
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(tables)}
+    made = session("headwater-tests", master="local[2]", conf=conf)
     yield made
     made.stop()
 

@@ -6,7 +6,6 @@ import org.apache.spark.QueryContext;
 import org.apache.spark.api.python.PythonException;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.*;
 import org.apache.spark.sql.sources.DataSourceRegister;
 import org.apache.spark.sql.types.StructType;
@@ -40,24 +39,19 @@ public final class HeadwaterSource extends PythonDataSourceV2 implements DataSou
 
   @Override public String shortName() { return NAME; }
 
-  @Override public StructType inferSchema(CaseInsensitiveStringMap options) {
+  @Override public StructType inferSchema(CaseInsensitiveStringMap given) {
+    Map<String, String> stated = HeadwaterTable.ofCatalog(given);
+    CaseInsensitiveStringMap options = stated.isEmpty() ? given : new CaseInsensitiveStringMap(stated);
     JsonNode told = described(options, null);
     return told == null ? super.inferSchema(options) : StructType.fromDDL(told.get("schema").asText());
   }
 
   @Override public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
-    Snapshot snapshot = new Snapshot();
-    return new PythonTable(this, NAME, schema) {
-      @Override public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        JsonNode told = described(options, schema);
-        return told == null ? super.newScanBuilder(options)
-            : new HeadwaterScan(options.asCaseSensitiveMap(), schema, told.get("place").asText(), snapshot);
-      }
-    };
+    return new HeadwaterTable(this, schema, properties);
   }
 
   /** What Python says of options that this reader serves; null where the Python source is to go on, or to complain. */
-  private static JsonNode described(CaseInsensitiveStringMap options, StructType schema) {
+  static JsonNode described(CaseInsensitiveStringMap options, StructType schema) {
     try (Planner planner = Planner.of(Planner.python())) {
       JsonNode told = planner.ask(Planner.request("describe", options.asCaseSensitiveMap())
           .put("schema", schema == null ? null : schema.json()));

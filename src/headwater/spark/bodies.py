@@ -19,7 +19,7 @@ from headwater.errors import Malformed
 from headwater.memo import Memo
 from headwater.message import FROM
 from headwater.store.body import ZEROS, join_columns
-from headwater.topics.name import check_topic
+from headwater.topics.name import check_topic, compile_filter
 
 ROWS = 10_000
 """Rows at which a body is made."""
@@ -75,11 +75,14 @@ class _Pile:
 class Piles:
     """Turns the record batches of a task into bodies of one root each; rows of a root keep their order."""
 
-    def __init__(self, config: Config, topic: str | None = None, ttl_us: int = 0) -> None:
-        """Rows that name no topic are of this one; with a `ttl_us` all expire so long after they are published."""
+    def __init__(self, config: Config, topic: str | None = None, ttl_us: int = 0, table: str | None = None) -> None:
+        """Rows that name no topic are of this one; with a `ttl_us` all expire so long after they are published. Of a
+        `table` only topics that its filter matches are taken."""
         self._config = config
         self._topic = topic
         self._ttl_us = ttl_us
+        self._table = table
+        self._is_of_table = compile_filter(table or "#")
         self._piles: dict[str, _Pile] = {}
         self._held_bytes = 0
         self._roots: Memo[str, str] = Memo(ROOTS_CACHED_MAX)
@@ -118,7 +121,10 @@ class Piles:
     def _root(self, topic: str) -> str:
         root = self._roots.known.get(topic)
         if root is None:
-            root = self._roots.keep(topic, check_topic(topic, self._config))
+            found = check_topic(topic, self._config)
+            if self._table is not None and not self._is_of_table(topic):
+                raise Malformed(f'topic "{topic}" is none of this table of "{self._table}"; INSERT it INTO another')
+            root = self._roots.keep(topic, found)
         return root
 
     def _pile(self, root: str, rows: Any, time_us: int) -> Iterator[Encoded]:

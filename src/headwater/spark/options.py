@@ -67,12 +67,9 @@ NAMES = (
 AUTO, JVM, PYTHON = READERS = ("auto", "jvm", "python")
 OF_ANY_TABLE = ("data", "url", "reader", "table")
 INSTEAD = {"path": "data", "topic": "topics", "subscribe": "topics"}
-CATALOG_OPTION = "option."
-"""How Spark's catalog names each option of a table, beside the option itself."""
-OF_CATALOG = frozenset(
-    {"provider", "owner", "external", "location", "comment", "is_managed_location", "serialization.format"}
-)
-"""What else it puts among them."""
+OF_CATALOG = "provider"
+"""Among the options of a table in a catalog, and of no other: such a table is both read and written."""
+WRITE_NAMES = ("url", "writeId", "writeEpoch", "mode", "reconnectS", "topic", "ttl")
 OF_KAFKA = {
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
     "minOffsetsPerTrigger": "minMessagesPerTrigger",
@@ -130,7 +127,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Understand the options of a read; `Malformed` says what to write instead."""
-    options = _in_our_words(given_options(given))
+    options = _in_our_words(given_options(given, NAMES, WRITE_NAMES))
     check_names(options, NAMES, INSTEAD)
     data, url = options.get("data"), options.get("url")
     if (data is None) == (url is None):
@@ -170,15 +167,13 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def given_options(given: Mapping[str, str]) -> dict[str, str]:
-    """What was given, by lower names; of a table that SQL made, without what Spark's catalog puts beside it."""
+def given_options(given: Mapping[str, str], names: Sequence[str], others: Sequence[str]) -> dict[str, str]:
+    """What was given, by lower names; of a table in a catalog, without what is for its other use."""
     options = {name.lower(): value for name, value in given.items()}
-    if OF_CATALOG.isdisjoint(options) and not any(name.startswith(CATALOG_OPTION) for name in options):
+    if options.pop(OF_CATALOG, None) is None:
         return options
-    stated = {name.removeprefix(CATALOG_OPTION): value for name, value in options.items() if CATALOG_OPTION in name}
-    return stated | {
-        name: value for name, value in options.items() if name not in OF_CATALOG and not name.startswith(CATALOG_OPTION)
-    }
+    left_out = {name.lower() for name in others} - {name.lower() for name in names}
+    return {name: value for name, value in options.items() if name not in left_out}
 
 
 def _in_our_words(options: Mapping[str, str]) -> dict[str, str]:

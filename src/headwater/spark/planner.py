@@ -7,6 +7,7 @@ which the Python source says it. It ends with who asks it.
 | ask         | with                                | answers                                                  |
 |-------------|-------------------------------------|----------------------------------------------------------|
 | describe    | options, schema                     | which reader is to serve, the columns, where it reads    |
+| tables, table, namespaces | options, namespace, table | what a catalog of the bus has: `headwater.spark.catalog` |
 | plan        | options, conditions, ends           | partitions of a batch read, and where each root ends     |
 | stream      | options                             | opens a stream, of which the next are                    |
 | initial, limit, available_now, latest, report, partitions, commit, stop |  | as `StreamReader` has them       |
@@ -34,7 +35,7 @@ from headwater.arrow.conditions import Condition, Conditions
 from headwater.client.url import parse_url
 from headwater.errors import Malformed
 from headwater.log.purges import Purge
-from headwater.spark import plan
+from headwater.spark import catalog, plan
 from headwater.spark.options import JVM, MESSAGES, PYTHON, ReadOptions, check_batch, check_streaming, read_options
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, pieces_of
 from headwater.spark.source import COLUMNS, MESSAGE, check_schema
@@ -87,6 +88,18 @@ class Planner:
             partitions = partitions_of(log, ranges, options, StructType())
             ends = {extent.root: extent.end for extent in log.extents(options.topics)}
         return {"partitions": _stated(partitions, options, conditions), "ends": ends}
+
+    # Catalogs
+
+    def _on_namespaces(self, request: Given) -> Given:
+        return {"namespaces": [catalog.STATE]}
+
+    def _on_tables(self, request: Given) -> Given:
+        return {"tables": catalog.tables(request["options"], request["namespace"])}
+
+    def _on_table(self, request: Given) -> Given:
+        found = catalog.table(request["options"], request["namespace"], request["table"])
+        return {} if found is None else {"options": found.options, "schema": found.schema}
 
     # Streams
 

@@ -47,11 +47,20 @@ from headwater.client.url import parse_url
 from headwater.clock import SECOND_US, from_datetime
 from headwater.config import Config, Connecting
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
-from headwater.spark.options import check_names, given_options, seconds
+from headwater.spark.options import (
+    MESSAGES,
+    NAMES,
+    OF_CATALOG,
+    OF_KAFKA,
+    WRITE_NAMES,
+    check_names,
+    given_options,
+    seconds,
+)
 from headwater.spark.served import awaited
 from headwater.staging import EPOCH_MAX
 from headwater.store.batch import checksum
-from headwater.topics.name import check_topic, is_utf8
+from headwater.topics.name import check_topic, is_utf8, is_wild
 from headwater.units import number_of
 
 if TYPE_CHECKING:
@@ -65,7 +74,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "retain": ("boolean",),
 }
 REQUIRED = ("topic", "payload")
-NAMES = ("url", "writeId", "writeEpoch", "mode", "reconnectS", "topic", "ttl")
+GIVEN = ("root", "offset", "timestamp", "value", "misfit")
+"""Columns of a table that the broker gives its messages: what an INSERT says of them is left out."""
 TTL_US_MAX = 36_500 * 86_400 * SECOND_US
 OF_PUBLISHING_ALONE = ("topic", "ttl")
 OF_BATCHES_ALONE = ("writeId", "writeEpoch")
@@ -93,6 +103,8 @@ class WriteOptions(msgspec.Struct, frozen=True):
     mode: str = PUBLISH
     topic: str | None = None
     ttl_us: int = 0
+    table: str | None = None
+    """The topics of a table in a catalog; others are refused there."""
 
     def __repr__(self) -> str:
         # The address may have a secret in it.
@@ -101,13 +113,15 @@ class WriteOptions(msgspec.Struct, frozen=True):
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Understand the options of a write; `Malformed` says what to write instead."""
-    options = {name: value for name, value in given_options(given).items() if name not in OF_SPARK}
+    table = _table(given)
+    stated = given_options(given, (*WRITE_NAMES, "data"), (*NAMES, *OF_KAFKA))
+    options = {name: value for name, value in stated.items() if name not in OF_SPARK}
     if "data" in options:
         raise Malformed(
             'option "data": a folder has one owner, and Spark is not it; start `headwater serve` on it, '
             'and write with option("url", "headwater://127.0.0.1:7411")'
         )
-    check_names(options, NAMES, {}, " of a write", "a write has")
+    check_names(options, WRITE_NAMES, {}, " of a write", "a write has")
     url = options.get("url")
     if url is None:
         raise Malformed('say where to write: option("url", "headwater://host:7411"), the address of a server')
@@ -134,9 +148,21 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             check_topic(topic, Config())
         except Malformed as error:
             raise Malformed(f'option "topic": {error.args[0]}') from error
+    elif table is not None and not is_wild(table):
+        topic = table
     ttl_us = _ttl_us(options.get("ttl"))
     patience_s = RECONNECT_S if patience_s is None else patience_s
-    return WriteOptions(url, write_id, epoch, patience_s, mode, topic, ttl_us)
+    return WriteOptions(url, write_id, epoch, patience_s, mode, topic, ttl_us, table)
+
+
+def _table(given: Mapping[str, str]) -> str | None:
+    """The topics of a table in a catalog, if it is one."""
+    options = {name.lower(): value for name, value in given.items()}
+    if OF_CATALOG not in options:
+        return None
+    if options.get("table", MESSAGES) != MESSAGES:
+        raise Malformed(f'table "{options["table"]}" shows what the broker knows; INSERT INTO a table of topics')
+    return options.get("topics", "#")
 
 
 def _ttl_us(text: str | None) -> int:
@@ -157,12 +183,15 @@ def _epoch(text: str) -> int:
     return int(text)
 
 
-def check_columns(schema: StructType, topic: str | None = None) -> None:
-    """That rows of this schema are messages, of a topic of their own or this one."""
+def check_columns(schema: StructType, topic: str | None = None, *, is_table: bool = False) -> None:
+    """That rows of this schema are messages, of a topic of their own or this one; a table has columns besides that the
+    broker gives."""
     seen = Counter(schema.fieldNames())
     shape = "topic string, payload binary or string[, key binary or string, headers map<string,string>, retain boolean]"
     for column in schema.fields:
         kind, wanted = column.dataType.simpleString(), COLUMNS.get(column.name)
+        if wanted is None and is_table and column.name in GIVEN:
+            continue
         if wanted is None:
             near = get_close_matches(column.name.lower(), COLUMNS, 1, 0.6)
             hint = f'rename it to "{near[0]}"' if near and near[0] not in seen else "drop it, or make it a header"
@@ -214,7 +243,7 @@ def stage(options: WriteOptions, producer: str, epoch: int, batches: Iterable[An
 def _encoded(bus: Bus, options: WriteOptions, batches: Iterable[Any]) -> Iterator[Encoded]:
     from headwater.spark.bodies import Piles  # here, as planning and committing have no need of Arrow
 
-    piles = Piles(bus.config, options.topic, options.ttl_us)
+    piles = Piles(bus.config, options.topic, options.ttl_us, options.table)
     for batch in batches:
         yield from piles.add(batch, from_datetime(bus.now))
     yield from piles.rest(from_datetime(bus.now))
@@ -342,7 +371,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 
         check_letters(schema)
         return RedriveWriter(options)
-    check_columns(schema, options.topic)
+    check_columns(schema, options.topic, is_table=options.table is not None)
     return BatchWriter(options)
 
 
@@ -354,5 +383,5 @@ def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStr
     for name in OF_BATCHES_ALONE:
         if name.lower() in {stated.lower() for stated in given}:
             raise Malformed(f'option "{name}" is for batch writes: a stream is exactly once by its checkpoint')
-    check_columns(schema, options.topic)
+    check_columns(schema, options.topic, is_table=options.table is not None)
     return StreamWriter(options)
