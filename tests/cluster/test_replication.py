@@ -14,6 +14,7 @@ import headwater
 from cluster.memory_engine import Faults
 from cluster.nodes import SMALL, Leader, Node, another, first, rows, segments
 from headwater.bus import Bus
+from headwater.cluster.comparison import compare
 from headwater.errors import Conflict, SteppedDown, Unavailable
 from headwater.store import marks
 from headwater.store.files import DiskFiles
@@ -144,6 +145,23 @@ def test_all_of_it_in_one_with_compressed_bodies_in_parts_that_come_twice(tmp_pa
         work(leader.bus)
     leader.close()
     check_equal(one, two)
+
+
+def test_a_segment_that_went_bad_after_it_was_compared_is_found_when_all_is_read_anew(pair: tuple[Node, Node]) -> None:
+    leader = pair[0].lead(1)
+    publish_and_ack(leader.bus)
+    leader.close()
+    one, two = pair[0].followed(), pair[1].followed()
+    assert compare({"n1": one.digests(), "n2": two.digests()}).difference is None
+    path, *_ = sorted(Path(two.path).glob("streams/*-home/*.log"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    found = compare({"n1": one.digests(anew=True), "n2": two.digests(anew=True)})
+    assert found.difference is not None
+    assert found.difference.base == 1
+    one.abandon()
+    two.abandon()
 
 
 def test_another_node_goes_on_with_all_that_was_acknowledged(pair: tuple[Node, Node]) -> None:

@@ -31,7 +31,7 @@ class Digests(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Digesting:
-    """Digests of one folder; what was looked at once is remembered, as it never changes."""
+    """Digests of one folder; what was looked at once is remembered, as nobody writes to it any more."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -39,13 +39,18 @@ class Digesting:
         self._lock = threads.Lock()
 
     def of(
-        self, position: Position, sealed: Mapping[int, Sequence[Segment]], rows: Iterator[tuple[bytes, bytes]]
+        self,
+        position: Position,
+        sealed: Mapping[int, Sequence[Segment]],
+        rows: Iterator[tuple[bytes, bytes]],
+        *,
+        anew: bool = False,
     ) -> Digests:
-        """What a folder has."""
+        """What a folder has; with `anew`, as it is on disk by now, whatever was there before."""
         of_rows = digest_of_rows(rows)
         with self._lock:
             paths = {segment.log_path for segments in sealed.values() for segment in segments}
-            self._known = {path: digest for path, digest in self._known.items() if path in paths}
+            self._known = {path: digest for path, digest in self._known.items() if path in paths and not anew}
             found = {number: self._of_segments(segments) for number, segments in sealed.items()}
         return Digests(position, found, of_rows)
 

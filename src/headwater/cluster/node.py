@@ -73,6 +73,8 @@ NAMESAKE_S = 0.5
 """How long a node that begins waits for word of another one of its name."""
 RUN_BYTES = 8
 DIGESTS, STEP_DOWN, TAKE_OVER, NAMESAKE = "digests", "step-down", "take-over", "namesake"
+ANEW = b"anew"
+"""Asks for digests of what is on disk by now, though it was looked at before."""
 BUS, SECRET, TIMELINE = "bus", "secret", "timeline"
 """Keys of rows."""
 
@@ -228,7 +230,7 @@ class Node:
         assert copies is not None
         return {
             REPORT: lambda _: msgspec.msgpack.encode(self.report()),
-            DIGESTS: lambda _: msgspec.msgpack.encode(self._digests_now()),
+            DIGESTS: lambda data: msgspec.msgpack.encode(self._digests_now(anew=data == ANEW)),
             STEP_DOWN: self._asked_to_step_down,
             TAKE_OVER: self._asked_to_take_over,
             REBUILD: self._asked_to_rebuild,
@@ -255,12 +257,12 @@ class Node:
             version=__version__,
         )
 
-    def _digests_now(self) -> Digests:
+    def _digests_now(self, *, anew: bool) -> Digests:
         replica, mandate = self._replica, self._mandate
         if mandate is not None and self.role == "leading":
-            return mandate.replication.digests()
+            return mandate.replication.digests(anew=anew)
         if replica is not None:
-            return replica.digests()
+            return replica.digests(anew=anew)
         raise Unavailable(f'node "{self.node}" has no folder open at the moment; ask again')
 
     def _asked_to_step_down(self, data: bytes) -> bytes:

@@ -174,13 +174,13 @@ class Replica:
         thread."""
         return snapshot.take(self._files, self.path, target, self._streams, self._data.stored, self._checkpoints)
 
-    def digests(self) -> Digests:
+    def digests(self, *, anew: bool = False) -> Digests:
         """Digests of all sealed segments, and of the rows, as of the position that it names; by any thread. Takes as
-        long as it takes to read all that was not looked at before."""
+        long as it takes to read all that was not looked at before, or all, `anew`."""
         with self._between:
             position, sealed = self.position, self._streams.sealed()
             found = first_read(self._data.stored.scan(b""))
-        return self._digesting.of(position, sealed, found)
+        return self._digesting.of(position, sealed, found, anew=anew)
 
     # Letting go
 

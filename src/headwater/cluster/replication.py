@@ -149,7 +149,7 @@ class Replication:
         self._since, self._since_bytes = self.sequencer.position.number, 0
         self._checkpoints.make(self._log)
 
-    def digests(self) -> Digests:
+    def digests(self, *, anew: bool = False) -> Digests:
         """Digests of all sealed segments, and of the rows, as a follower tells them (`Replica.digests`)."""
         assert self._log is not None
         assert self._state is not None
@@ -158,7 +158,7 @@ class Replication:
             found = first_read(self._state.stored.scan(b""))
         if self._digesting is None:
             self._digesting = Digesting(self._place[0])
-        return self._digesting.of(position, sealed, found)
+        return self._digesting.of(position, sealed, found, anew=anew)
 
     def snapshot(self, target: str) -> Snapshot:
         """A copy of the folder, in a new one on the same disk, of links to files that others may fetch; by any

@@ -142,7 +142,7 @@ def verify(
     """Compare what all nodes have, by digests, and name the first difference; ends with code 1 if there is one.
 
     Compared are all segments that nobody writes to any more, and the rows (subscriptions, sessions, rules, …) of nodes
-    that stand at the same record. Nodes go on working meanwhile.
+    that stand at the same record. Each node reads all of it from its disk, and goes on working meanwhile.
 
     With --json: an object with same, nodes, missing, segments (how many were compared), record (at which rows were
     compared) and rows (the nodes whose rows were), difference (null, or one, other, stream, base, odd: nodes
@@ -189,14 +189,15 @@ def verify(
 def _digests(engine: Engine, seen: Overview, timeout_s: float) -> dict[str, Any]:
     """What nodes have that tell it, at one record if they can be met there."""
     from headwater.cluster.digests import Digests
-    from headwater.cluster.node import DIGESTS
+    from headwater.cluster.node import ANEW, DIGESTS
 
     best: dict[str, Any] = {}
-    for _ in range(LOOKS):
+    for looked in range(LOOKS):
         found: dict[str, Any] = {}
+        asked = b"" if looked else ANEW
         for node in seen.reports:
             try:
-                found[node] = msgspec.msgpack.decode(engine.ask(node, DIGESTS, b"", timeout_s), type=Digests)
+                found[node] = msgspec.msgpack.decode(engine.ask(node, DIGESTS, asked, timeout_s), type=Digests)
             except HeadwaterError as error:
                 remark(str(error.args[0]))
         together = len({digests.position.number for digests in found.values()}) == 1
