@@ -62,6 +62,12 @@ def value_type(schemas: Iterable[SchemaInfo]) -> pa.StructType | None:
     return pa.struct(fields) if fields else None
 
 
+def type_of_node(node: Node) -> pa.StructType | None:
+    """The same of one schema, as it stands."""
+    fields = _fields(_properties([node]))
+    return pa.struct(fields) if fields else None
+
+
 def _alternatives(nodes: Iterable[Node]) -> list[Node]:
     """What a value may be besides null."""
     found = [one for node in nodes for one in node.get("anyOf", (node,))]

@@ -1,9 +1,10 @@
 """Every command of `headwater pipeline`, in one group."""
 
-from headwater.cli.pipeline import app, dead_letters, replay, run
+from headwater.cli.pipeline import app, dead_letters, infer, replay, run
 
 __all__ = ["app"]
 
 app.command()(replay.replay)
 app.command()(dead_letters.dead_letters)
 app.command()(run.run)
+app.command()(infer.infer)
