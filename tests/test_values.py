@@ -50,7 +50,7 @@ def test_retained_messages_are_a_mapping_by_topic(bus: Any) -> None:
     assert [(topic, message.payload) for topic, message in values.items()] == [("home/a", b"1"), ("home/b", b"2")]
     assert values.get("home/c") is None
     assert "hall/a" not in values
-    assert repr(values) == '<retained messages of "home/#": 2 topics>'
+    assert repr(values) == '<retained messages of "home/#" (topics: 2)>'
     with pytest.raises(KeyError):
         values["home/c"]
 

@@ -42,7 +42,7 @@ class Values(Mapping[str, E], Generic[E]):
         return len(self._found)
 
     def __repr__(self) -> str:
-        return f'<retained messages of "{self.filter}": {len(self)} topics>'
+        return f'<retained messages of "{self.filter}" (topics: {len(self)})>'
 
     def _repr_html_(self) -> str:
         rows = ((one.topic, html.shortened(one.payload), one.offset, one.time.isoformat()) for one in self.values())

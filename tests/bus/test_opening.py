@@ -161,7 +161,13 @@ def test_no_thread_outlives_its_bus(folder: Path, clock: ManualClock) -> None:
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize("url", ["headwater://name:secret@host:7411", "headwaters://host", "headwater+unix:///run/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("headwater://name:secret@host:7411", "headwaters://host", "headwater+unix:///run/x"),
+        *("127.0.0.1:7411", "localhost:7411", "broker.example.org:7411", "[::1]:7411"),
+    ],
+)
 @pytest.mark.parametrize("read_only", [False, True])
 def test_the_address_of_a_server_is_no_folder_and_none_is_made(
     url: str, read_only: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

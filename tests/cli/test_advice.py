@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import headwater
 from cli.command import here
 from headwater import errors
-from headwater.cli.advice import at_the_command_line
+from headwater.cli.advice import at_the_command_line, of_the_system
 
 SOURCE = Path(headwater.__file__).parent
 CODE = re.compile(
@@ -52,6 +54,7 @@ def data(tmp_path: Path) -> Path:
     with headwater.open(tmp_path / "data") as bus:
         bus.publish_many([("home/x", b"1"), ("work/y", b"2")])
         bus.subscribe("home/x", id="s").close()
+        bus.subscribe("work/y", id="w", start="earliest").close()
     return tmp_path / "data"
 
 
@@ -67,12 +70,39 @@ def data(tmp_path: Path) -> Path:
         ("sub home/x --id t --start earlyest", "write earliest, latest, an offset"),
         ("tokens add ann --role boss", '"boss" is no role; use one of reader, operator, admin'),
         ("pub home/x 1 --sequence 1", "--sequence needs --producer NAME"),
+        ("tokens add ann", "say what the token may do: --role reader, operator or admin"),
+        ("remove-root work --yes", "have them ack, or say --force"),
+        ("subs create s work/#", 'its filter is "home/x", not "work/#"; choose another id'),
+        (
+            "subs create s home/x --order key --max-attempts 3",
+            'order is "strict", not "key", its max_attempts is 5, not 3',
+        ),
     ],
 )
 def test_an_error_advises_a_command(command: str, says: str, data: Path):
     refused = here(*command.split(), data=data, code=2)
     assert says in refused.stderr
     assert "bus." not in refused.stderr
+
+
+def test_what_is_no_backup_is_said_to_be_none(tmp_path: Path):
+    for given in (tmp_path, tmp_path / "none"):
+        refused = here("restore", given, "--data", tmp_path / "new", code=2)
+        assert "is no backup; name a folder that headwater backup made" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "says"),
+    [
+        (errno.EROFS, "x.toml.tmp", '"x.toml": its disk is mounted to be read only'),
+        (errno.ENOSPC, "x", '"x": its disk is full; make room there'),
+        (errno.ENOSPC, None, "what is shown cannot be written: No space left"),
+        (errno.EACCES, "x", "do it as the user whose it is"),
+        (errno.EIO, "x", '"x": Input/output error'),
+    ],
+)
+def test_an_error_of_the_machine_says_what_to_do(number: int, name: str | None, says: str):
+    assert says in of_the_system(OSError(number, os.strerror(number), name))
 
 
 def test_a_folder_that_is_in_use_is_not_to_be_opened_in_python(data: Path):

@@ -51,9 +51,22 @@ def test_channels_of_a_folder_are_added_changed_and_removed(data: Path):
     assert "secret" not in found
     with headwater.open(data) as bus:
         bus.publish("home/x", b"1")
-    assert "1 messages to deliver" in refusal("remove", "a", data=data)
+    assert "messages to deliver: 1" in refusal("remove", "a", data=data)
     run("remove", "a", "--force", data=data)
     assert objects("list", data=data) == []
+
+
+def test_a_channel_is_named_by_its_name_if_no_other_is_called_so(data: Path):
+    for place in ("a", "b"):
+        run("add", "kitchen", "home/#", "127.0.0.1:9000", "--id", place, data=data)
+    run("add", "a", "home/#", "127.0.0.1:9000", "--id", "c", data=data)
+    run("add", "hall", "home/#", "127.0.0.1:9000", "--id", "d", data=data)
+    run("pause", "hall", data=data)
+    run("pause", "a", data=data)  # an id goes before a name
+    states = {one["id"]: one["state"] for one in objects("list", data=data)}
+    assert {id for id, state in states.items() if state == "paused"} == {"a", "d"}
+    assert "2 channels are called" in refusal("remove", "kitchen", data=data)
+    assert "say --force" not in refusal("remove", "nobody", data=data)
 
 
 def test_a_table_is_exported_checked_and_imported_all_or_nothing(data: Path, tmp_path: Path):

@@ -49,6 +49,7 @@ def test_the_port_is_the_native_one_unless_stated() -> None:
     [
         ("h:7411", "headwater://name:secret@host:7411"),
         ("http://h", "headwaters://"),
+        ("var/data", "opened in this process, by headwater.open"),
         ("headwater://", "no host"),
         ("headwater://h:0", "1 to 65535"),
         ("headwater://h:99999", "%3A %2F %40"),

@@ -162,8 +162,8 @@ class ChannelRegistry:
             info = self._info(row)
             if (info.lag or info.dead) and not force:
                 raise Conflict(
-                    f"channel {quoted(id)} has {info.lag} messages to deliver yet, and {info.dead} dead letters; wait "
-                    "until it is done, or remove it with force, which drops them"
+                    f"channel {quoted(id)} is not done (messages to deliver: {info.lag}, dead letters: {info.dead}); "
+                    "wait until it is, or remove it with force, which drops them"
                 )
             self._unsubscribe(row)
             self._book.write({_key(id): None})

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater.cli.advice import at_the_command_line
+from headwater.cli.advice import at_the_command_line, of_the_system
 from headwater.cli.help import Command, Group, paragraphs
 from headwater.cli.options import placed
 from headwater.cli.output import complain
@@ -51,7 +51,7 @@ class Commands(Group):
                 pass
             raise typer.Exit(0) from None
         except OSError as error:
-            complain(f'"{error.filename}": {error.strerror}' if error.filename else error.strerror or str(error))
+            complain(of_the_system(error))
             raise typer.Exit(2) from None
         return result
 

@@ -16,9 +16,9 @@ from headwater.bus import Bus
 from headwater.channels.table import read_table, write_table
 from headwater.cli.clients import given_secret
 from headwater.cli.options import At, CommandGroup, Data, Url, is_served, place
-from headwater.cli.output import Columns, complain, done, emit, iso, named, safe, say, show_all
+from headwater.cli.output import Columns, complain, counted, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
-from headwater.errors import HeadwaterError, Malformed
+from headwater.errors import Conflict, HeadwaterError, Malformed
 from headwater.settings import load
 from headwater.wire.administration import ChannelInfo, ChannelSpec
 
@@ -30,7 +30,7 @@ app = CommandGroup(
 TABLE_BYTES_MAX = 8 * 1024 * 1024
 ONE_OF = re.compile(r"channel (\d+) of \d+: ")
 
-Id = Annotated[str, typer.Argument(help="Which channel.")]
+Id = Annotated[str, typer.Argument(help="Which channel: its id, or its name if no other is called so.")]
 Name = Annotated[str, typer.Argument(help="What people call it.")]
 Filter = Annotated[str, typer.Argument(help="What is pushed, such as 'home/+/alarm'.")]
 Destination = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where somebody listens.")]
@@ -103,7 +103,7 @@ def show(at: At, id: Id) -> None:
     batch_messages_max, state, error, address, delivered, lag, retrying, dead).
     """
     with at.watch() as bus:
-        (info,) = bus.channels.list(id)
+        (info,) = bus.channels.list(_known(bus, id))
     found = _object(info)
     if at.json:
         emit(found)
@@ -133,7 +133,7 @@ def change(
     secret = "" if new_secret else given_secret(secret_stdin)
     with _own(at) as bus:
         made = bus.channels.change(
-            id,
+            _known(bus, id),
             name=name,
             destination_host=host,
             destination_port=port,
@@ -154,7 +154,7 @@ def remove(
 ) -> None:
     """Push no more. What has messages to deliver yet, or dead letters, is removed by force alone."""
     with _own(at) as bus:
-        bus.channels.remove(id, force=force)
+        bus.channels.remove(_known(bus, id), force=force)
     done(id, "removed", at.json)
 
 
@@ -162,7 +162,7 @@ def remove(
 def pause(at: At, id: Id) -> None:
     """Push nothing until it is resumed; its place stays."""
     with _own(at) as bus:
-        bus.channels.change(id, paused=True)
+        bus.channels.change(_known(bus, id), paused=True)
     done(id, "paused", at.json)
 
 
@@ -170,7 +170,7 @@ def pause(at: At, id: Id) -> None:
 def resume(at: At, id: Id) -> None:
     """Push on after a pause."""
     with _own(at) as bus:
-        bus.channels.change(id, paused=False)
+        bus.channels.change(_known(bus, id), paused=False)
     done(id, "resumed", at.json)
 
 
@@ -181,7 +181,7 @@ def try_out(at: At, id: Id) -> None:
     With --json: an object (ok, detail, took_s).
     """
     with at.watch() as bus:
-        trial = bus.channels.test(id)
+        trial = bus.channels.test(_known(bus, id))
     if at.json:
         emit(msgspec.structs.asdict(trial))
     elif trial.ok:
@@ -221,7 +221,7 @@ def import_(
         except HeadwaterError as error:
             raise _with_line(error, lines) from None
     if check:
-        done(f"{len(specs)} channels", "can be added", at.json)
+        done(counted(len(specs), "channel"), "can be added", at.json)
         return
     for info in made:
         _show_made(info, "added", info.secret is not None, at.json)
@@ -256,6 +256,17 @@ def _own(at: At) -> Bus:
             bus.close()
             raise
     return bus
+
+
+def _known(bus: Any, given: str) -> str:
+    """The id of the channel that is meant, as it is typed: by its id, or by its name."""
+    everyone: list[ChannelInfo] = bus.channels.list()
+    found = [one.id for one in everyone if one.name == given]
+    if not found or any(one.id == given for one in everyone):
+        return given
+    if len(found) > 1:
+        raise Conflict(f'{len(found)} channels are called "{safe(given)}"; say which by its id: {", ".join(found)}')
+    return found[0]
 
 
 def _spec(**given: object) -> ChannelSpec:

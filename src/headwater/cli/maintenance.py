@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import headwater
-from headwater import Malformed
+from headwater import Malformed, NotFound
 from headwater.cli.options import At, without_secret
 from headwater.cli.output import counted, emit, safe, say, side, tell
 from headwater.clock import to_datetime
@@ -111,7 +111,10 @@ def restore(
     if backup is None or without_snapshot:
         raise Malformed("say which backup to restore, or --state to mend the state of a folder")
     with side().status("restoring"):
-        lacking = headwater.restore(backup, target)
+        try:
+            lacking = headwater.restore(backup, target)
+        except NotFound:
+            raise NotFound(f'"{backup}" is no backup; name a folder that headwater backup made') from None
     _done("restored", backup, target, start, at.json, channels_without_secret=lacking)
     for channel in [] if at.json else map(safe, lacking):
         say((f"channel {channel} needs its secret: headwater channels change {channel} --secret-stdin", "yellow"))

@@ -29,17 +29,19 @@ def add(
     at: At,
     client: Annotated[str, typer.Argument(help="Which client's; it is registered already.")],
     role: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--role",
             help="reader: may look. operator: may publish, and look after what is there. admin: may do everything.",
         ),
-    ],
+    ] = None,
 ) -> None:
     """Make a token for a client, and show it: once. It is gone with the client.
 
     With --json: an object with id, client, role and token.
     """
+    if role is None:
+        raise Malformed(f"say what the token may do: --role {', '.join(ROLES[:-1])} or {ROLES[-1]}")
     if role not in ROLES:  # as the bus says it; a server would say that it cannot read the request
         raise Malformed(f'"{safe(role)}" is no role; use one of {", ".join(ROLES)}')
     with at.own() as bus:

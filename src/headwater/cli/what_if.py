@@ -18,7 +18,19 @@ import headwater
 import headwater.aio
 from headwater.cli.options import DATA, At, Lake, lake_of, moment
 from headwater.cli.options import after as after_of
-from headwater.cli.output import Columns, clock_time, console, emit, iso, number, payload_object, remark, safe, table
+from headwater.cli.output import (
+    Columns,
+    clock_time,
+    console,
+    counted,
+    emit,
+    iso,
+    number,
+    payload_object,
+    remark,
+    safe,
+    table,
+)
 from headwater.cli.work import imported
 from headwater.clock import to_datetime
 from headwater.errors import Malformed
@@ -184,7 +196,9 @@ def _show(found: Comparison, html: str | None, as_json: bool) -> None:
             emit(line)
         return
     other = "what happened" if found.against is None else safe(found.against)
-    print(f'{found.messages:,} messages of "{safe(found.subscription)}", {safe(found.handler)} against {other}')
+    print(
+        f'{counted(found.messages, "message")} of "{safe(found.subscription)}", {safe(found.handler)} against {other}'
+    )
     print()
     console().print(table(CHANGES, {"": lambda one: CHANGES[one], ">messages": lambda one: _changes(found, one)}))
     print()

@@ -114,7 +114,8 @@ def parse_url(url: str) -> Address:
     if not separator or scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         shown = f'begins with "{scheme}://"' if separator and scheme.isprintable() else "has no scheme"
-        raise Malformed(f"the server's address {shown}; it begins with one of {known}: {EXAMPLE}")
+        folder = "" if separator else "; a folder is opened in this process, by headwater.open"
+        raise Malformed(f"the server's address {shown}; it begins with one of {known}: {EXAMPLE}{folder}")
     try:
         parts = urlsplit(url)
         places = _places(parts.netloc.rpartition("@")[2])

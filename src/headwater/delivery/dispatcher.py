@@ -184,9 +184,12 @@ class Dispatcher:
                 self._create(options, start, True, owner)
                 return True
             there = row.options
-            if there.filter != options.filter or msgspec.structs.replace(there, **given) != there:
-                stated = ", ".join(f"{name} {value!r}" for name, value in msgspec.structs.asdict(there).items())
-                raise Conflict(f"there is another subscription of this id: {stated}; choose another id, or delete it")
+            asked = msgspec.structs.replace(there, **{**given, "filter": options.filter})
+            if asked != there:
+                other = there.unlike(asked)
+                raise Conflict(
+                    f'there is another subscription "{options.id}": {other}; choose another id, or delete it'
+                )
             return False
 
     def ends(self, filter: str, *, is_quiet: bool = False) -> Ends:
@@ -368,9 +371,8 @@ class Dispatcher:
             subscriber = self._served.get(id)
             if subscriber is not None:
                 if unless_used and subscriber.consumers.count:
-                    raise Conflict(
-                        f'{subscriber.consumers.count} consumers take from subscription "{id}"; close them, or force it'
-                    )
+                    consumers = subscriber.consumers.count
+                    raise Conflict(f'subscription "{id}" is in use (consumers: {consumers}); close them, or force it')
                 del self._served[id]
                 self.listeners.remove(subscriber.waiters)
                 subscriber.end()

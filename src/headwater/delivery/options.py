@@ -102,11 +102,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 f"retry_delay_s is {first_s}, retry_delay_s_max {max_s}; use 0 or more, the first not above the other"
             )
 
+    def unlike(self, other: Options) -> str:
+        """In which options another differs, as a sentence says it."""
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        return ", ".join(
+            f"its {name} is {_said(mine)}, not {_said(theirs)}" for name, mine, theirs in pairs if mine != theirs
+        )
+
     def retry_delays_s(self, config: Config) -> tuple[float, float]:
         """The first and the longest delay between attempts."""
         first_s = config.retry_delay_s if self.retry_delay_s is None else self.retry_delay_s
         max_s = config.retry_delay_s_max if self.retry_delay_s_max is None else self.retry_delay_s_max
         return first_s, max_s
+
+
+def _said(value: object) -> str:
+    return "not set" if value is None else f'"{value}"' if isinstance(value, str) else str(value)
 
 
 SubscriptionKind = Literal["named", "session", "live"]

@@ -72,7 +72,7 @@ class DataFolder:
         self._events = events
         self._lock: Lock | None = None
         self._is_state_given = state is not None
-        folders.check_path(path)
+        folders.check_path(self.files, path)
         try:
             seed = self._own()
         except OSError as error:

@@ -9,6 +9,7 @@ missing is refused as well, lest everything that is stored be taken for damage.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -30,6 +31,8 @@ READABLE = 2
 
 COPY_BYTES = 1 << 20
 SEED_BYTES = 8
+PLACE = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d{2,5}")
+"""A host and a port."""
 LOCK = "owner.lock"
 VERSION = "VERSION"
 STATE = "state"
@@ -50,13 +53,18 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True):
     rules of `cluster/`, and by no others."""
 
 
-def check_path(path: str) -> None:
+def check_path(files: Files, path: str) -> None:
     """Malformed for what is the address of a server, and no folder."""
     scheme, is_url, _ = path.partition("://")
     if is_url and scheme.isprintable() and "/" not in scheme:
         raise Malformed(
             f'what begins with "{scheme}://" is the address of a server, and no folder; did you mean connect? '
             "headwater.connect takes it, and so does headwater.aio.connect"
+        )
+    if PLACE.fullmatch(path) and not files.exists(path):
+        raise Malformed(
+            f'"{path}" is no folder yet, and is written as the place of a server is; did you mean connect? '
+            f'headwater.connect takes "headwater://{path}"; for a new folder of that name write "./{path}"'
         )
 
 

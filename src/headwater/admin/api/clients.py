@@ -99,7 +99,7 @@ async def remove(
     if not force:
         connected = [one.id for one in await broker.sessions.list() if one.user == client.name and one.address]
         if connected:
-            raise Conflict(f'client "{client.name}" is connected ({len(connected)} sessions); say ?force=true')
+            raise Conflict(f'client "{client.name}" is connected (sessions: {len(connected)}); say ?force=true')
     await broker.clients.remove(client.name)
     gate: Gate = request.app.state.gate
     gate.forget()

@@ -12,6 +12,7 @@ from headwater.cli.output import (
     Columns,
     clock_time,
     console,
+    counted,
     emit,
     iso,
     named,
@@ -61,7 +62,7 @@ def dead_letters(
     console().print(table(found.groups, COLUMNS))
     if found.groups_in_all > len(found.groups):
         remark(f"{found.groups_in_all - len(found.groups):,} smaller groups are not shown; --groups shows more")
-    say((f"{found.letters_in_all:,} dead letters in {found.groups_in_all:,} groups", "dim"))
+    say((f"{counted(found.letters_in_all, 'dead letter')} in {counted(found.groups_in_all, 'group')}", "dim"))
 
 
 COLUMNS: Columns[Group] = {
