@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 
 import httpx
 import pytest
@@ -118,6 +119,8 @@ def test_figures_are_told_to_prometheus_and_as_json(http: httpx.Client, served: 
     assert 'root="counted"' in told.text
     figures = http.get("/v1/figures").json()
     assert figures["time_us"] > figures["started_us"]
+    assert datetime.fromisoformat(figures["time"]).timestamp() == pytest.approx(figures["time_us"] / 1e6)
+    assert figures["time"] > figures["started"]
     assert "counted" in {one["root"] for one in figures["roots"]}
 
 

@@ -111,6 +111,38 @@ def test_what_cannot_be_published_is_refused_with_what_is_wrong(body: Any, http:
     assert read(http, "bad/#")["messages"] == []
 
 
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"filter": "x/#", "since": "yesterday"}, "query.since is no moment with a zone; write 2026-01-31T12:00:00Z"),
+        ({"filter": "x/#", "since": "2026-01-31T12:00:00"}, "query.since is no moment with a zone"),
+        ({"filter": "x/#", "limit": "0"}, "query.limit: Input should be greater than or equal to 1"),
+    ],
+)
+def test_what_is_wrong_with_a_parameter_is_said(params: dict[str, str], says: str, http: httpx.Client):
+    response = http.get("/v1/messages", params=params)
+    assert response.status_code == 422
+    assert response.json()["detail"].startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"payload": "x"}', "body.topic is missing"),
+        (
+            b'{"topic": "x", "payload": "x", "retian": true}',
+            "body.retian: nothing is called so here",
+        ),
+        (b"{topic", "the body is no JSON: "),
+        (b'{"topic": "x", "deliver_at": "soon"}', "body.deliver_at is no moment with a zone"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said(body: bytes, says: str, http: httpx.Client):
+    response = http.post("/v1/messages", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 422
+    assert response.json()["detail"].startswith(says)
+
+
 @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"topic": "bad/x", "payload": "\\ud800"}', b"[" * 100_000])
 def test_what_is_no_json_is_refused(content: bytes, http: httpx.Client):
     response = http.post("/v1/messages", content=content, headers={"Content-Type": "application/json"})

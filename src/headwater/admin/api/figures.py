@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from pydantic import BaseModel, Field
 from headwater.admin.api.dependencies import Broker, Moment, needs
 from headwater.admin.metrics import CONTENT_TYPE_LATEST, exposition
 from headwater.clock import to_datetime
+from headwater.wire import administration as wire
 from headwater.wire.administration import HISTORY_POINTS_MAX, HistoryLines
 
 router = APIRouter(tags=["figures"])
@@ -19,8 +21,10 @@ router = APIRouter(tags=["figures"])
 class Figures(BaseModel):
     """Figures of the broker; counters count from its start."""
 
-    time_us: int
-    started_us: int
+    time: datetime
+    started: datetime
+    time_us: int = Field(description="`time` in microseconds: an older name.", deprecated=True)
+    started_us: int = Field(description="`started` in microseconds: an older name.", deprecated=True)
     counters: dict[str, int]
     gauges: dict[str, float]
     histograms: dict[str, dict[str, Any]] = Field(description="bounds_s, counts per bucket, sum_s")
@@ -44,7 +48,8 @@ async def metrics(broker: Broker) -> Response:
 @router.get("/v1/figures", summary="Show figures of the broker", **needs("reader"))
 async def figures(broker: Broker) -> Figures:
     """As they are now; a rate is the difference of two."""
-    return Figures(**msgspec.to_builtins(await broker.metrics()))
+    found: wire.Figures = await broker.metrics()
+    return Figures(time=to_datetime(found.time_us), started=to_datetime(found.started_us), **msgspec.to_builtins(found))
 
 
 class History(BaseModel):

@@ -165,8 +165,23 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
         what = f'says "{said[:80]}"' if said else "is missing"
         detail = f"the body is to be JSON, and its Content-Type {what}; send Content-Type: application/json"
         return answer(http.HTTPStatus.UNPROCESSABLE_ENTITY, detail, kind="Malformed")
-    found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+    found = dict.fromkeys(_said(one) for one in error.errors())  # of a union each of its kinds says it
     return answer(http.HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), kind="Malformed")
+
+
+def _said(one: Mapping[str, Any]) -> str:
+    """What is wrong with one thing in a request, and what to write instead."""
+    where = ".".join(map(str, one["loc"]))
+    match one["type"]:
+        case "json_invalid":
+            return f"the body is no JSON: {one['ctx']['error']}, at character {one['loc'][-1]}"
+        case "missing":
+            return f"{where} is missing"
+        case "extra_forbidden":
+            return f"{where}: nothing is called so here; /docs shows what is"
+        case kind if kind.startswith(("datetime_", "timezone_")):
+            return f"{where} is no moment with a zone; write 2026-01-31T12:00:00Z"
+    return f"{where}: {one['msg']}"
 
 
 def is_json(content_type: str) -> bool:
