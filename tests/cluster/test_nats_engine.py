@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -191,6 +192,24 @@ def test_certificates_that_are_none_are_told_of(clustering: Clustering, tmp_path
     (tmp_path / "ca.pem").write_text("none")
     with pytest.raises(Malformed, match="nats_ca"):
         NatsEngine(msgspec.structs.replace(clustering, nats_ca=str(tmp_path / "ca.pem")))
+
+
+def test_a_server_that_stands_still_is_left_though_much_is_on_its_way_to_it(engines: Engines, nats: NatsServers):
+    engine = engines("n1")
+    (place,) = (place for place, port in enumerate(nats.ports) if engine.server.endswith(f":{port}"))
+    process = nats.process(place)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        for number in range(60):  # more than what the system takes
+            engine.publish(number, bytes(900_000), 1, Answers())
+        retried(lambda: is_elsewhere(engine, nats.ports[place]), 30.0)
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def is_elsewhere(engine: NatsEngine, port: int) -> None:
+    if not engine.server or engine.server.endswith(f":{port}"):
+        raise Unavailable("it is not connected, or to the same server as before")
 
 
 def test_it_goes_on_when_the_servers_were_away(engines: Engines, nats: NatsServers):

@@ -27,6 +27,8 @@ CONNECT_S = 5.0
 RECONNECT_S = 0.25
 PING_S = 2
 """How often a silent server is asked whether it is there; after two times without an answer another is tried."""
+LOOK_S = 1.0
+"""How often it is looked whether a server that is silent keeps it from trying another."""
 PENDING_BYTES = 16 << 20
 """What may wait to be sent to a server."""
 TROUBLES_KEPT = 16
@@ -148,12 +150,30 @@ class NatsConnection:
         except (OSError, self._nats.errors.Error) as error:
             raise self._unreached(str(error) or type(error).__name__) from None
         self.client = client
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Before the library tries another server, it waits until the one that is silent has taken all that was sent:
+        as long as that stands still, or until TCP gives up, if its machine is gone."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            transport = self._transport()
+            if self.client.is_reconnecting and transport is not None and transport.is_closing():
+                transport.abort()
+
+    def _transport(self) -> asyncio.Transport | None:
+        """What the library sends by, or has sent by before."""
+        writer = getattr(getattr(self.client, "_transport", None), "_io_writer", None)
+        return cast("asyncio.Transport", writer.transport) if writer is not None else None
 
     def _unreached(self, why: str) -> Unavailable:
         where = ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in self._settings.cluster)
         return Unavailable(f"no NATS server can be used at {where}: {why}; start them, or name others with --cluster")
 
     async def _on_error(self, error: Exception) -> None:
+        transport = self._transport()
+        if transport is not None and self.client.is_reconnecting:
+            transport.abort()  # of a try that failed: the library forgets it as it is
         why = str(error) or type(error).__name__
         if why not in self._troubles:
             self._troubles.append(why)
@@ -237,7 +257,7 @@ class NatsConnection:
             future = asyncio.run_coroutine_threadsafe(self.client.close(), self.loop)
             try:
                 future.result(CONNECT_S)
-            except (OSError, TimeoutError, self._nats.errors.Error):
+            except (OSError, TimeoutError, concurrent.futures.CancelledError, self._nats.errors.Error):
                 log.info("nats-not-closed")
         self.soon(self.loop.stop)
         self._thread.join(CONNECT_S)
