@@ -10,7 +10,7 @@ import pytest
 from headwater.server import memory
 from headwater.server.memory import COLLECT_AFTER_LOOKS, COLLECT_AFTER_OBJECTS, OLD_AFTER_LOOKS, QUIET_US, Collector
 
-WORTH_A_LOOK = COLLECT_AFTER_OBJECTS * (COLLECT_AFTER_LOOKS + 1) * (OLD_AFTER_LOOKS + 2)
+WORTH_A_LOOK = COLLECT_AFTER_OBJECTS * (COLLECT_AFTER_LOOKS + 2) * (OLD_AFTER_LOOKS + 2)
 A_QUARTER_MORE_THAN_ALL = 3 * WORTH_A_LOOK
 """After which Python by itself would look at everything."""
 
@@ -123,3 +123,20 @@ def test_where_it_is_never_quiet_old_garbage_goes_at_last(played: Played, monkey
     played.look(spends_us=QUIET_US)
     assert gone() is None
     assert kept
+
+
+def test_no_look_at_the_young_is_at_many(played: Played) -> None:
+    looked_at: list[int] = []
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        if phase == "start":
+            looked_at.append(sum(len(gc.get_objects(young)) for young in range(about["generation"] + 1)))
+
+    gc.callbacks.append(note)
+    try:
+        kept = played.grow(WORTH_A_LOOK)
+    finally:
+        gc.callbacks.remove(note)
+    assert kept
+    assert len(looked_at) > OLD_AFTER_LOOKS
+    assert max(looked_at) <= 12_000
