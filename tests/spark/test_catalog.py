@@ -13,6 +13,7 @@ from headwater.errors import Malformed
 from headwater.spark import catalog
 from headwater.spark.jar import find
 from headwater.spark.sink import write_options
+from headwater.spark.topics import Topics
 from spark.served import Server
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -75,8 +76,10 @@ def test_a_table_is_read_and_written_and_each_leaves_out_what_is_for_the_other()
         "typed": "true",
     }
     options = write_options(given)
-    assert (options.topic, options.table, options.ttl_us) == ("home/one", "home/one", 3_600_000_000)
+    assert (options.topic, options.table, options.ttl_us) == ("home/one", Topics(("home/one",)), 3_600_000_000)
     assert write_options({**given, "topics": "home/#"}).topic is None
+    several = write_options({**given, "topics": "home/#, office/door"})
+    assert (several.topic, several.table) == (None, Topics(("home/#", "office/door")))
     with pytest.raises(Malformed, match="INSERT INTO a table of topics"):
         write_options({"provider": "headwater", "url": "headwater://127.0.0.1", "table": "dead_letters"})
     with pytest.raises(Malformed, match="a folder has one owner"):

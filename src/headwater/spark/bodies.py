@@ -18,8 +18,9 @@ from headwater.config import Config
 from headwater.errors import Malformed
 from headwater.memo import Memo
 from headwater.message import FROM
+from headwater.spark.topics import EVERYTHING, Topics
 from headwater.store.body import ZEROS, join_columns
-from headwater.topics.name import check_topic, compile_filter
+from headwater.topics.name import check_topic
 
 ROWS = 10_000
 """Rows at which a body is made."""
@@ -75,14 +76,14 @@ class _Pile:
 class Piles:
     """Turns the record batches of a task into bodies of one root each; rows of a root keep their order."""
 
-    def __init__(self, config: Config, topic: str | None = None, ttl_us: int = 0, table: str | None = None) -> None:
+    def __init__(self, config: Config, topic: str | None = None, ttl_us: int = 0, table: Topics | None = None) -> None:
         """Rows that name no topic are of this one; with a `ttl_us` all expire so long after they are published. Of a
         `table` only topics that its filter matches are taken."""
         self._config = config
         self._topic = topic
         self._ttl_us = ttl_us
         self._table = table
-        self._is_of_table = compile_filter(table or "#")
+        self._is_of_table = (table or EVERYTHING).test()
         self._piles: dict[str, _Pile] = {}
         self._held_bytes = 0
         self._roots: Memo[str, str] = Memo(ROOTS_CACHED_MAX)

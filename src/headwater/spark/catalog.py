@@ -23,6 +23,7 @@ from headwater.errors import Malformed
 from headwater.spark.options import MESSAGES, OF_ANY_TABLE, TABLES, given_options, read_options
 from headwater.spark.reading import open_log
 from headwater.spark.source import HeadwaterSource
+from headwater.spark.topics import EVERYTHING, Topics
 from headwater.topics.name import check_filter, is_wild
 
 STATE = "state"
@@ -47,7 +48,7 @@ def tables(given: Given, namespace: str) -> list[str]:
     if namespace == STATE:
         return list(OF_STATE)
     with closing(open_log(read_options(_options(given)))) as log:
-        return [extent.root for extent in log.extents("#")]
+        return [extent.root for extent in log.extents(EVERYTHING)]
 
 
 def table(given: Given, namespace: str, name: str) -> Table | None:
@@ -61,11 +62,12 @@ def table(given: Given, namespace: str, name: str) -> Table | None:
         return None
     elif is_wild(name) or "/" in name:
         check_filter(name, Config())
-        options["topics"] = name
+        options["topics"] = Topics((name,)).option
     else:
-        options["topics"] = f"{name}/#"
+        wanted = Topics((f"{name}/#",))
+        options["topics"] = wanted.option
         with closing(open_log(read_options(options))) as log:
-            if not log.extents(options["topics"]):
+            if not log.extents(wanted):
                 return None
     found = HeadwaterSource(options).schema()
     return Table(options, found if isinstance(found, str) else found.json())

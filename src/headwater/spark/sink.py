@@ -58,6 +58,7 @@ from headwater.spark.options import (
     seconds,
 )
 from headwater.spark.served import awaited
+from headwater.spark.topics import Topics, topics_of
 from headwater.staging import EPOCH_MAX
 from headwater.store.batch import checksum
 from headwater.topics.name import check_topic, is_utf8, is_wild
@@ -103,7 +104,7 @@ class WriteOptions(msgspec.Struct, frozen=True):
     mode: str = PUBLISH
     topic: str | None = None
     ttl_us: int = 0
-    table: str | None = None
+    table: Topics | None = None
     """The topics of a table in a catalog; others are refused there."""
 
     def __repr__(self) -> str:
@@ -148,21 +149,21 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             check_topic(topic, Config())
         except Malformed as error:
             raise Malformed(f'option "topic": {error.args[0]}') from error
-    elif table is not None and not is_wild(table):
-        topic = table
+    elif table is not None and len(table.filters) == 1 and not is_wild(table.filters[0]):
+        topic = table.filters[0]
     ttl_us = _ttl_us(options.get("ttl"))
     patience_s = RECONNECT_S if patience_s is None else patience_s
     return WriteOptions(url, write_id, epoch, patience_s, mode, topic, ttl_us, table)
 
 
-def _table(given: Mapping[str, str]) -> str | None:
+def _table(given: Mapping[str, str]) -> Topics | None:
     """The topics of a table in a catalog, if it is one."""
     options = {name.lower(): value for name, value in given.items()}
     if OF_CATALOG not in options:
         return None
     if options.get("table", MESSAGES) != MESSAGES:
         raise Malformed(f'table "{options["table"]}" shows what the broker knows; INSERT INTO a table of topics')
-    return options.get("topics", "#")
+    return topics_of(options.get("topics", "#"))
 
 
 def _ttl_us(text: str | None) -> int:

@@ -40,6 +40,9 @@ class Topics(msgspec.Struct, frozen=True):
     @property
     def option(self) -> str:
         """The same as the option is written, whatever is in them."""
+        alone = self.filters[0] if len(self.filters) == 1 else ""
+        if alone and "," not in alone and alone == alone.strip() and not alone.startswith("["):
+            return alone
         return json.dumps(self.filters, ensure_ascii=False)
 
     def covers_root(self, root: str) -> bool:
