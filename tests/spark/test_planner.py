@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 import headwater
 from headwater.arrow.conditions import Condition, Conditions
@@ -131,6 +132,13 @@ def test_a_stream_is_planned_by_its_own_reader(folder):
     assert told[1:4] == [{"place": '{"home": 1}'}, {"rows": 100}, {"place": '{"home": 101}'}]
     assert [span["last"] for part in told[4]["partitions"] for span in part["spans"]] == [100]
     assert told[5:] == [{}, {"place": '{"home": 301}'}, {}]
+
+
+@pytest.mark.parametrize("name", ["value", "misfit"])
+def test_columns_of_what_payloads_say_are_left_to_the_python_reader_though_only_a_schema_asks_for_them(folder, name):
+    kind = StructType([StructField("celsius", DoubleType())]) if name == "value" else StringType()
+    schema = StructType([StructField("offset", LongType()), StructField(name, kind)])
+    assert answer("describe", options={"data": folder}, schema=schema.json())["reader"] == "python"
 
 
 def test_it_ends_with_who_asks_it_and_what_it_prints_is_no_answer(folder):

@@ -37,7 +37,7 @@ from headwater.errors import Malformed
 from headwater.log.purges import Purge
 from headwater.spark import catalog, plan
 from headwater.spark.options import JVM, MESSAGES, PYTHON, ReadOptions, check_batch, check_streaming, read_options
-from headwater.spark.reading import SpansPartition, open_log, partitions_of, pieces_of
+from headwater.spark.reading import SpansPartition, is_typed, open_log, partitions_of, pieces_of
 from headwater.spark.source import COLUMNS, MESSAGE, check_schema
 from headwater.spark.spans import AsOf, Span
 from headwater.spark.streaming import StreamReader
@@ -69,9 +69,10 @@ class Planner:
 
     def _on_describe(self, request: Given) -> Given:
         options = read_options(request["options"])
-        if request["schema"] is not None:
-            check_schema(StructType.fromJson(json.loads(request["schema"])), COLUMNS[options.table])
-        why = python_reads(options)
+        schema = None if request["schema"] is None else StructType.fromJson(json.loads(request["schema"]))
+        if schema is not None:
+            check_schema(schema, COLUMNS[options.table])
+        why = python_reads(options, schema)
         place = options.data if options.url is None else str(parse_url(options.url))
         return {
             "reader": JVM if why is None else PYTHON,
@@ -171,7 +172,7 @@ class Planner:
         return {}
 
 
-def python_reads(options: ReadOptions) -> str | None:
+def python_reads(options: ReadOptions, schema: StructType | None = None) -> str | None:
     """Why the Python reader is to serve; None if the one in Spark's process can. Malformed if that alone may."""
     if options.reader == PYTHON:
         return 'option "reader" says so'
@@ -180,6 +181,8 @@ def python_reads(options: ReadOptions) -> str | None:
         why = f'table "{options.table}"'
     elif options.typed:
         why = 'option "typed"'
+    elif schema is not None and is_typed(schema):
+        why = "a column of what payloads say"
     elif options.lake is not None:
         why = 'option "lake"'
     if why is not None and options.reader == JVM:

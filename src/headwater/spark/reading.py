@@ -100,7 +100,7 @@ def partitions_of(
 ) -> list[InputPartition]:
     """Partitions that together have each offset of the ranges once."""
     now_us = SystemClock().now_us()
-    schemas = schemas_of(log, options.topics) if _is_typed(schema) else ()
+    schemas = schemas_of(log, options.topics) if is_typed(schema) else ()
     return [SpansPartition(spans, now_us, schemas) for spans in plan.partitions(log, ranges, options)]
 
 
@@ -109,7 +109,7 @@ def schemas_of(log: Log, topics: Topics) -> tuple[SchemaInfo, ...]:
     return tuple(one for one in log.schemas() if topics.overlaps(one.filter))
 
 
-def _is_typed(schema: StructType) -> bool:
+def is_typed(schema: StructType) -> bool:
     """Whether somebody asks what payloads say."""
     return VALUE in schema.names or MISFIT in schema.names
 
@@ -126,7 +126,7 @@ def read_spans(
     """Record batches of a partition's messages."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     wanted = options.topics.test()
-    values = _values(partition.schemas, arrow) if _is_typed(schema) else None
+    values = _values(partition.schemas, arrow) if is_typed(schema) else None
 
     def archived(span: Span) -> Iterator[Any]:
         from headwater.spark.lake_reading import batches_of
