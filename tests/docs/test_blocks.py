@@ -12,7 +12,7 @@ from docs.pages import ELSEWHERE, READ, REPO, RUN, Block, blocks, pages
 from docs.reader import CLUSTER, Reader
 from docs.screen import Screen
 
-NOT_RUN_MAX = 29
+NOT_RUN_MAX = 23
 """How many blocks no test runs, at most. Fewer is better."""
 
 TYPED = "headwater|curl|pip|podman|docker|helm|kubectl|systemctl|mosquitto_\\w+|python\\d?|make"
