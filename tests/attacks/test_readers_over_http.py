@@ -35,8 +35,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         bus.publish("$reply/embedded", b"an answer")
         bus.stage("p", 1, [("home/x", b"not yet")])
         bus.durables.create("audited", "$sys/audit", start="earliest", max_attempts=1)
-        with bus.subscribe("$sys/audit", id="audited") as sub:
-            sub.batch(1, 5)[0].reject("no")
+        bus.durables.create("answered", "$reply/#", start="earliest", max_attempts=1)
+        bus.durables.create("home", "home/#", start="earliest", max_attempts=1)
+        for id, filter in (("audited", "$sys/audit"), ("answered", "$reply/#"), ("home", "home/#")):
+            with bus.subscribe(filter, id=id) as sub:
+                sub.batch(1, 5)[0].reject("no")
     with serving(data, "--auth", "scram") as served:
         served.read_http()
         guarded = Guarded(served, tokens)
@@ -49,7 +52,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 @pytest.mark.parametrize("role", ["reader", "operator"])
 def test_what_is_for_administrators_is_not_read_with_another_token(guarded: Guarded, role: str, filter: str):
     http = guarded.clients[role]
-    for path in ("/v1/messages", "/v1/messages/follow"):
+    for path in ("/v1/messages", "/v1/messages/follow", "/v1/messages/search"):
         answer = http.get(path, params={"filter": filter})
         assert (answer.status_code, answer.json()["kind"]) == (403, "NotAllowed")
         assert role in answer.json()["detail"]
@@ -62,6 +65,12 @@ def test_nor_by_way_of_dead_letters_and_values(guarded: Guarded, role: str):
     assert http.get("/v1/subscriptions/audited/dead-letters/%24sys/1").status_code == 403
     assert http.get("/v1/topics/%24sys%2Faudit").status_code == 403
     assert http.get("/v1/topics", params={"parent": "$reply", "values": True}).status_code == 403
+
+
+@pytest.mark.parametrize("role", ["reader", "operator"])
+def test_nor_by_way_of_what_is_published_about_dead_letters(guarded: Guarded, role: str):
+    found = guarded.clients[role].get("/v1/messages", params={"filter": "$dead/#"}).json()["messages"]
+    assert [one["topic"] for one in found] == ["$dead/home"]
 
 
 def test_nor_has_an_operator_it_pushed_or_kept_for_later(guarded: Guarded):

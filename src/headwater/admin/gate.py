@@ -25,6 +25,7 @@ from headwater.access.quota import Quota
 from headwater.admin.client import Admin
 from headwater.clock import SECOND_US, Clock, SystemClock
 from headwater.errors import HeadwaterError, NotAllowed, Unauthenticated
+from headwater.log.root import CLOSED
 from headwater.server.exposure import is_loopback
 from headwater.serving.outside import Outside
 from headwater.topics.name import filters_overlap
@@ -49,8 +50,6 @@ PROXY_HEADERS = frozenset(
 )
 """What proxies say of themselves, or of whom they speak for; besides all that begins so:"""
 PROXY_PREFIX = "x-forwarded"
-CLOSED = ("$sys/audit", "$staged/#", "$delayed/#", "$reply/#")
-"""What only admins see: who changed what, and what is not published yet, or is for one session alone."""
 ADVICE = "make one with: headwater tokens add CLIENT --role reader, and send it as Authorization: Bearer TOKEN"
 
 

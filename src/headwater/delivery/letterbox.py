@@ -4,7 +4,8 @@ A letter and its place in it are one write to the state. What is in it is publis
 which it died, and the batch that brings letters to their topics takes their rows with it, as that of a delayed message
 does (`log.due_rows`). Promises: a letter that is stored is published once, whenever the process is killed; nobody who
 takes or acks waits for it; no more than `dead_topics_waiting_max` wait. What was a letter's copy on `$dead` and dies
-there is not published again: no letter goes round.
+there is not published again: no letter goes round. Nor is what is closed to most: whoever may read `$dead` sees no
+audit there, and no answer to another.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from headwater.delivery.timers import Timers
 from headwater.errors import HeadwaterError, QuotaExceeded
 from headwater.events import Events
 from headwater.log.checks import Checks
-from headwater.log.root import LETTERS
+from headwater.log.root import CLOSED, LETTERS
 from headwater.log.roots import Roots
 from headwater.message import Outgoing
 from headwater.store import state as rows
 from headwater.store.state import Rows, State
-from headwater.topics.name import root_of
+from headwater.topics.name import compile_filter
 
 FROM = "headwater-dead-from"
 ATTEMPTS = "headwater-dead-attempts"
@@ -41,6 +42,8 @@ CONSUMER = "headwater-dead-consumer"
 NOTES = frozenset((FROM, ATTEMPTS, ERROR, TOPIC, OFFSET, MENDED, CONSUMER))
 """Headers of a dead letter, or of a message that was one, which say where it comes from."""
 
+UNPUBLISHED = tuple(map(compile_filter, (f"{LETTERS}/#", *CLOSED)))
+"""What letters of these topics say is in `bus.dead_letters` alone."""
 AT_ONCE_MAX = 1000
 """Letters published together;"""
 AT_ONCE_BYTES = 4 * 1024 * 1024
@@ -119,7 +122,7 @@ class Letterbox:
 
     def rows_of(self, subscription: str, of: int, offset: int, letter: DeadRow) -> Rows:
         """What is to be written with a letter so that it is published."""
-        if not self._config.dead_topics or root_of(letter.topic) == LETTERS:
+        if not self._config.dead_topics or any(matches(letter.topic) for matches in UNPUBLISHED):
             return {}
         with self._lock:
             if self._waiting >= self._config.dead_topics_waiting_max:

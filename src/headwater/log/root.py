@@ -34,6 +34,9 @@ UNCOUNTED = (DELAYED, WILLS, LETTERS)
 """How producers begin whose batches take a row with them, and whose sequences nobody has to remember."""
 SYS = "$sys"
 """Root that belongs to the broker: what it tells about itself. Nobody else publishes there."""
+CLOSED = (f"{SYS}/audit", "$staged/#", f"{DELAYED}/#", "$reply/#")
+"""Who changed what, and what is not published yet, or is for one session alone: nobody comes to see it by another way
+than by these names."""
 MQTT_SYS = "$SYS"
 """What MQTT clients call it. Nothing is stored there."""
 MAKERS_MAX = 1000
