@@ -21,6 +21,7 @@ import headwater.aio
 from client.served import Served
 from headwater import ConsumerInfo, Owned, Recalled
 from headwater.bus import Bus
+from work.shifts import until
 
 WAIT_S = 60.0
 HERE = (socket.gethostname(), os.getpid())
@@ -261,3 +262,63 @@ def test_a_process_that_ends_waits_for_what_is_being_closed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stdout) == (0, "closed\n")
+
+
+ENDS = {
+    "to its end": "",
+    "by sys.exit": "sys.exit(3)",
+    "by Ctrl-C": "raise KeyboardInterrupt",
+    "by an error": "raise ValueError('no')",
+}
+WITH_THREADS = """
+import sys, headwater
+where, how = sys.argv[1:]
+bus = headwater.connect(where) if "://" in where else headwater.open(where)
+sub = bus.subscribe("a/#", id="s", start="earliest")
+print(sub.next(60).text, flush=True)
+exec(how)
+"""
+WITH_ASYNCIO = """
+import asyncio, sys, headwater.aio
+where, how = sys.argv[1:]
+async def main():
+    bus = await (headwater.aio.connect(where) if "://" in where else headwater.aio.open(where))
+    sub = await bus.subscribe("a/#", id="s", start="earliest")
+    print((await sub.next(60)).text, flush=True)
+    exec(how)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("program", [WITH_THREADS, WITH_ASYNCIO], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("place", ["embedded", "served"])
+def test_a_program_that_closes_nothing_counts_a_delivery_only_if_an_error_ended_it(
+    place: str, program: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    where = str(tmp_path / "data") if place == "embedded" else request.getfixturevalue("served").url
+    with opened(where) as bus:
+        bus.publish("a/b", b"1")
+    for how in ENDS.values():
+        command = [sys.executable, "-c", program, where, how]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert done.stdout == "1\n", done.stderr
+        assert "Exception ignored" not in done.stderr
+        if how == ENDS["by an error"]:
+            until(lambda: deliveries(where) == 1)
+        else:
+            until(lambda: not has_consumers(where))
+            assert deliveries(where) == 0, how
+
+
+def opened(where: str) -> Any:
+    return headwater.connect(where) if "://" in where else headwater.open(where)
+
+
+def deliveries(where: str) -> int:
+    with opened(where) as bus:
+        return sum(one.deliveries for one in bus.states("s"))
+
+
+def has_consumers(where: str) -> bool:
+    with opened(where) as bus:
+        return bool(bus.subscriptions()[0].consumers)

@@ -35,7 +35,7 @@ from headwater.delivery.replay import Reading
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Failed, HeadwaterError, Malformed, Owned
 from headwater.events import Event
-from headwater.forgotten import let_go, settle, weakly
+from headwater.forgotten import close_at_end, let_go, settle, weakly
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish, Sent
 from headwater.message import Headers, Message, Receipt, Receipts
@@ -108,6 +108,7 @@ class Bus(surface.Threaded):
         self._workers = Workers(weakly(self.subscribe), core.clock, handlers)
         self._session = OwnSession(core.dispatcher)
         self._process = os.getpid()
+        close_at_end(self)
 
     def __repr__(self) -> str:
         how = " (closed)" if self.core.is_closed else " (read only)" if self.is_read_only else ""
@@ -141,6 +142,10 @@ class Bus(surface.Threaded):
         self._workers.end()
         self._session.end()
         self.core.close()
+
+    def _close_at_end(self) -> None:
+        if self._process == os.getpid():
+            self.core.close()  # handlers that another thread runs are not waited for
 
     def __del__(self) -> None:
         core = getattr(self, "core", None)

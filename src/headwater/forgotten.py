@@ -3,17 +3,22 @@ Python does it with files.
 
 Python runs a finalizer in any thread, at any moment, whatever locks that thread holds; so they are closed by a thread
 of its own.
+
+A program that ends in order leaves in order, too: buses that are open then are closed, so that what their consumers had
+counts no delivery. One that ends by an error that nobody caught does not, as a message may be what ended it.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
-from weakref import WeakMethod
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakMethod, WeakSet
 
 from headwater import threads
 from headwater.errors import HeadwaterError
@@ -26,8 +31,20 @@ SETTLE_S = 10.0
 """How long `settle` waits for what is under way."""
 
 _closing: dict[threads.Thread, None] = {}
+_open: WeakSet[Any] = WeakSet()
+"""Buses that are to be closed at the end of the process."""
 _has_ended = False
 """The process is about to end: everything is let go of, and nothing begins."""
+
+
+def has_ended() -> bool:
+    """Whether the process is about to end, and nothing is told or done any more about what is let go of."""
+    return _has_ended
+
+
+def close_at_end(bus: Any) -> None:
+    """Have a bus left in order when the process ends; it has `_close_at_end`."""
+    _open.add(bus)
 
 
 def let_go(what: object, said: str, close: Callable[[], object]) -> None:
@@ -62,6 +79,11 @@ def _close(close: Callable[[], object]) -> None:
         _closing.pop(threads.current_thread(), None)
 
 
+def _quietly(close: Callable[[], object]) -> None:
+    with suppress(Exception):  # nobody is there any more who could do something about it
+        close()
+
+
 def settle() -> bool:
     """Have everything closed that was forgotten, also in cycles; False if there was nothing."""
     gc.collect()
@@ -75,6 +97,9 @@ def _end() -> None:
     """A thread that Python stops within the state store would take the process down with it."""
     global _has_ended  # noqa: PLW0603  (of the process, of which there is one)
     _has_ended = True
+    if not isinstance(getattr(sys, "last_value", None), Exception):  # Ctrl-C is not a message's fault
+        for bus in list(_open):
+            close_soon(partial(_quietly, bus._close_at_end))
     _wait(list(_closing))
 
 

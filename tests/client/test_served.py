@@ -87,6 +87,23 @@ def test_a_durable_subscription_keeps_its_place_between_clients(served: Served, 
     assert (info.id, info.floors) == ("x", {"a": 5})
 
 
+def test_other_options_for_what_this_client_takes_from_are_refused_as_those_of_any(served: Served, bus: Bus) -> None:
+    sub = bus.subscribe("a/#", id="s", start="earliest", max_attempts=2)
+    again = bus.subscribe("a/#", id="s", start="earliest", max_attempts=2)  # shares what is sent
+    bus.subscribe("a/#", id="s").close()
+    with pytest.raises(Conflict, match="in use with other options"):
+        bus.subscribe("a/#", id="s", max_attempts=3)
+    with pytest.raises(Malformed, match="max_attempts is -1"):
+        bus.subscribe("a/#", id="s", max_attempts=-1)
+    bus.publish("a/b", b"1")
+    assert [message.payload for message in sub.batch(1, 60)] == [b"1"]
+    assert served.bus.durables.options("s")["max_attempts"] == 2
+    sub.close()
+    again.close()
+    bus.subscribe("a/#", id="s", max_attempts=3).close()
+    assert served.bus.durables.options("s")["max_attempts"] == 3
+
+
 def test_a_message_that_fails_comes_again_and_dies_in_the_end(bus: Bus) -> None:
     bus.publish("a/b", b"x")
     sub = bus.subscribe("a/#", id="x", start="earliest", max_attempts=2, retry_delay_s=0.01, retry_delay_s_max=0.01)

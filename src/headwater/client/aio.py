@@ -42,7 +42,7 @@ from headwater.delivery.options import OnResume
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
-from headwater.forgotten import warn_of, weakly
+from headwater.forgotten import close_at_end, warn_of, weakly
 from headwater.log.publish import Publish
 from headwater.message import Extent, Receipt, Receipts, TopicInfo
 from headwater.message import Message as ThreadMessage
@@ -298,6 +298,7 @@ class Bus(Operations, WorkingBus):
         self._workers = TaskWorkers(weakly(self.subscribe), fail, client.clock, handlers)
         self.address = client.address
         self.settings = client.settings
+        close_at_end(self)
 
     @like(surface.Bus.publish)
     async def publish(self, topic: str, payload: Payload, **options: Any) -> Receipt:
@@ -382,6 +383,11 @@ class Bus(Operations, WorkingBus):
     async def close(self) -> None:
         await self._workers.end()
         await self._client.close()
+
+    def _close_at_end(self) -> None:
+        client = self._client
+        if client.process == os.getpid():
+            client.link.leave_at_end(end_session=not client.kept.is_kept)
 
     def __del__(self) -> None:
         client = self._client

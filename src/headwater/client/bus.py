@@ -31,7 +31,7 @@ from headwater.client.url import Address, Token, address_of
 from headwater.config import Connecting
 from headwater.delivery.options import OnResume
 from headwater.errors import Closed, Conflict
-from headwater.forgotten import let_go, weakly
+from headwater.forgotten import close_at_end, let_go, weakly
 from headwater.log.publish import MESSAGE_WEIGHT, Publish
 from headwater.message import DeadLetter, Headers, Message, Receipt, Receipts
 from headwater.payload import Payload
@@ -140,6 +140,7 @@ class Bus(Served, surface.Threaded):
             raise
         handlers = Handlers(is_asynchronous=False, check_open=weakly(self._check_open))
         self._workers = Workers(weakly(self.subscribe), self._client.clock, handlers)
+        close_at_end(self)
 
     async def _connect(self, kept: KeptSession) -> Client:
         client = Client(self.address, self.settings, kept=kept, is_shared=True)
@@ -161,6 +162,10 @@ class Bus(Served, surface.Threaded):
     def _stop(self) -> None:
         if os.getpid() == self._process and not self._loop.is_closed():
             _end_loop(self._loop, self._thread)
+
+    def _close_at_end(self) -> None:
+        if not self._closed and self._process == os.getpid():
+            self._wait(self._client.close())
 
     def __del__(self) -> None:
         if hasattr(self, "_operations") and not self._closed and os.getpid() == self._process:

@@ -19,6 +19,7 @@ import msgspec
 
 from headwater import surface, threads
 from headwater.client.clock import ServedClock
+from headwater.client.connection import Connection
 from headwater.client.feed import Feed, Verbs
 from headwater.client.kept import KeptSession
 from headwater.client.link import Link, LinkState
@@ -31,6 +32,7 @@ from headwater.delivery.options import SubscriptionKind, check_none_of_live, kin
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
+from headwater.forgotten import has_ended
 from headwater.log.checks import Checks
 from headwater.log.publish import Publish
 from headwater.message import Envelope, Headers, Message, Receipt
@@ -116,11 +118,15 @@ class Client:
                 await self.publisher.drain()
         except TimeoutError:
             pass  # whoever waits gets an error: whether it was stored is not known
+        connection = self._say_goodbye()
+        if connection is not None:
+            await connection.gone()
+
+    def _say_goodbye(self) -> Connection | None:
         connection = self.link.close(end_session=not self.kept.is_kept)
         for task in tuple(self._tasks):
             task.cancel()
-        if connection is not None:
-            await connection.gone()
+        return connection
 
     # Called by the link
 
@@ -494,7 +500,7 @@ class Client:
         What it handed out last may still be acked as long as somebody holds that and no other consumer comes, but not
         for long.
         """
-        if self._feeds.get(feed.number) is not feed or self.process != os.getpid():
+        if has_ended() or self._feeds.get(feed.number) is not feed or self.process != os.getpid():
             return False
         if feed.readers > 1 or not last:
             feed.is_given_back = feed.is_given_back or self._is_for_others(feed, taker)  # at once: nobody takes more
@@ -521,6 +527,9 @@ class Client:
         _call_soon(self.loop, self._close_soon)
 
     def _close_soon(self) -> None:
+        if self.publisher.is_idle:  # at once, as this may be the last that the loop does
+            self._say_goodbye()
+            return
         task = self.loop.create_task(self.close())
         self._leaving = task  # or nobody would hold it
 

@@ -212,6 +212,11 @@ class Link:
             connection.close(Goodbye(end_session=end_session))
         return connection
 
+    def leave_at_end(self, end_session: bool) -> None:
+        """Say goodbye at the end of the process, whose loop may be closed: the bytes leave if the socket takes them."""
+        if self._connection is not None:
+            self._connection.close(Goodbye(end_session=end_session))
+
     def _end(self, error: HeadwaterError) -> None:
         self.state = LinkState.CLOSED
         self._ended = error

@@ -242,6 +242,16 @@ class Dispatcher:
 
         self._roots.commit.run(lambda: self.use(id, work))
 
+    def check_in_use(self, options: Options, given: Mapping[str, object]) -> None:
+        """Conflict (409) if other options are stated for a subscription that somebody takes from."""
+        wanted = msgspec.structs.replace(options, **given)
+        if wanted != options:
+            wanted.check(self._config)
+            raise Conflict(
+                f'subscription "{options.id}" is in use with other options; close its consumers first, or leave them '
+                "out"
+            )
+
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
         name = row.options.id
         if row.options.filter != filter:
@@ -252,12 +262,10 @@ class Dispatcher:
         options = msgspec.structs.replace(row.options, **given)
         if options == row.options:
             return row
-        options.check(self._config)
         served = self._served.get(name)
         if served is not None and served.consumers.count:
-            raise Conflict(
-                f'subscription "{name}" is in use with other options; close its consumers first, or leave them out'
-            )
+            self.check_in_use(row.options, given)
+        options.check(self._config)
         self._forget(name)
         row = msgspec.structs.replace(row, options=options)
         self._commit.write({self.directory.key(name): rows.pack(row)})

@@ -59,6 +59,15 @@ def check_reads(request: Request[Any]) -> None:
         raise ReadOnly(READS_ONLY)
 
 
+def _given(request: Subscribe) -> dict[str, Any]:
+    """The options of a durable subscription that its client has stated."""
+    try:
+        return stated(request.options)
+    except TypeError:
+        known = ", ".join(NAMES)
+        raise Malformed(f"options are {sorted(request.options)}; those that there are: {known}") from None
+
+
 class Checked(NamedTuple):
     """A long publish, which a thread has put together and checked."""
 
@@ -392,12 +401,13 @@ class NativeSession(Speech, Session):
             self.reply(connection, id, None, refusal)
 
     def _existing(self, request: Subscribe) -> Subscribed | None:
-        """The durable subscription that is asked for, if this session has it already."""
+        """The durable subscription that is asked for, if this session has it already, with the options stated."""
         if request.kind not in ("named", "session"):
             return None
         name = self._name_of(request)
         for pump in self.pumps.values():
-            if pump.id == name and pump.filter == request.filter:
+            if pump.id == name and pump.filter == request.filter and isinstance(pump, DurablePump):
+                self.sessions.broker.core.dispatcher.check_in_use(pump.durable.options, _given(request))
                 return Subscribed(number=pump.number, id=name, filter=pump.filter, kind=pump.kind, existed=True)
         return None
 
@@ -415,11 +425,7 @@ class NativeSession(Speech, Session):
         name = self._name_of(request)
         start = Answers.moment(request.start, request.start_us)
         check_start(request.filter, start)
-        try:
-            given = stated(request.options)
-        except TypeError:
-            known = ", ".join(NAMES)
-            raise Malformed(f"options are {sorted(request.options)}; those that there are: {known}") from None
+        given = _given(request)
         options = Options(id=name, filter=request.filter, **given)
         numbers = self._numbers
         numbers.add(request.number)
