@@ -36,6 +36,7 @@ QOS2_MAX = 20
 REPEATED = 5
 """Each so many-th publish with a producer is said twice."""
 SAID_MAX = 100_000
+LAST_SAID = 400
 KEPT = 7
 """Topics with retained values."""
 
@@ -106,7 +107,9 @@ class Load:
         try:
             self.rig.wait("all of QoS 2", lambda: self.once <= set(self.heard), 20.0)
         except AssertionError:
-            self.troubles.append(f"of QoS 2 did not come: {sorted(self.once - set(self.heard))[:10]}")
+            missing = sorted(self.once - set(self.heard), key=int)
+            said = "\n".join([*self.said][-LAST_SAID:])
+            self.troubles.append(f"of QoS 2 did not come: {missing[:10]}; {self.rig.bus.subscriptions()}\n{said}")
         self._mqtt.disconnect()
         self._mqtt.loop_stop()
 

@@ -319,6 +319,33 @@ def test_whoever_reads_may_leave_while_the_engine_is_silent(led: Leader) -> None
         assert led.core.dispatcher.listeners.count == 1
 
 
+@pytest.mark.parametrize("stands_by", [False, True], ids=["another comes", "another stands by"])
+def test_a_consumer_that_left_while_the_engine_was_silent_keeps_nothing_from_others(led: Leader, stands_by: bool):
+    bus = led.bus
+    bus.publish_many([("home/a", b"1"), ("home/a", b"2")])
+    gone = bus.subscribe("home/#", id="thermostat", start="earliest")
+    if stands_by:
+        other = bus.subscribe("home/#", id="thermostat")
+    assert len(gone.batch(2, timeout_s=5)) == 2
+    led.engine.is_up = False
+    under_way = bus.publish_soon("home/a", b"3")
+    while not led.sequencer.is_suspended:
+        threading.Event().wait(0.001)
+    gone.close()
+    led.engine.is_up = True
+    under_way.result(10)
+    led.core.settle()
+    if not stands_by:
+        other = bus.subscribe("home/#", id="thermostat")
+    taken = other.batch(3, timeout_s=5)
+    while len(taken) < 3:
+        more = other.batch(3, timeout_s=5)
+        assert more
+        taken += more
+    assert [message.payload for message in taken] == [b"1", b"2", b"3"]
+    other.close()
+
+
 def test_a_message_of_eight_megabytes_is_one_record_of_many_parts(pair: tuple[Node, Node]) -> None:
     leader = pair[0].lead(1, part_bytes_max=(1 << 20) - 256)
     before = leader.engine.bed.last

@@ -9,7 +9,9 @@ twice; what was said of a subscription that is deleted is gone with it, in one w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -37,7 +39,7 @@ from headwater.delivery.start import Ends, Start, floor_for
 from headwater.delivery.subscriber import Subscriber
 from headwater.delivery.timeouts import OnRetry
 from headwater.delivery.timers import Timers
-from headwater.errors import Conflict, NotFound
+from headwater.errors import Conflict, NotFound, Unavailable
 from headwater.events import Tell
 from headwater.log.items import Call
 from headwater.log.root import Root
@@ -53,6 +55,8 @@ R = TypeVar("R")
 
 CONSUMERS_TOLD = 100
 """Consumers of a subscription of whom it is told who they are; how many there are is told of all."""
+LEAVE_AGAIN_S = 1.0
+"""After how long a consumer is let go again, where that could not be."""
 
 
 class Dispatcher:
@@ -94,6 +98,8 @@ class Dispatcher:
         """Hears of messages that timed out, and that are handed out again; from any thread."""
         self.listeners = Listeners(config, roots.commit.run)
         self._served: dict[str, Subscriber] = {}
+        self._leaving: deque[Callable[[], None]] = deque()
+        """What lets those consumers go that left while nothing was done between groups."""
         self.in_session: set[str] = set()
         """Ids of those that go with the session of the process, and do not expire before that is over."""
         self.directory = Directory(state, config, self.listeners.patterns)
@@ -149,6 +155,7 @@ class Dispatcher:
         owner: str,
     ) -> Subscriber:
         with self._lock:
+            self._finish_leaving()
             served = self._served.get(options.id)
             if served is not None and served.consumers.retired is not None:
                 self._detach(served, served.consumers.retired, vanished=False)
@@ -321,13 +328,14 @@ class Dispatcher:
     def _let_go(self, subscriber: Subscriber) -> None:
         """Keep how far its floors rose past what does not match; nothing is lost if a crash forgets it."""
         if not self._is_read_only and self._commit.failed is None:
-            self._commit.write(subscriber.progress.risen_floors())
+            with suppress(Unavailable):
+                self._commit.write(subscriber.progress.risen_floors())
         self.at_rest.remember(subscriber.options.id, subscriber.progress.resting())
         subscriber.end()
 
     def detach(self, subscriber: Subscriber, consumer: object, *, vanished: bool = False) -> None:
         """A consumer leaves; with the last one, the subscription goes back to being rows."""
-        self._roots.commit.run(lambda: self._detach(subscriber, consumer, vanished))
+        self._leave(lambda: self._detach(subscriber, consumer, vanished))
 
     def retire(self, subscriber: Subscriber, consumer: object) -> None:
         """Nobody holds a consumer any more: it leaves, at the latest when another one comes."""
@@ -336,7 +344,31 @@ class Dispatcher:
             if not subscriber.consumers.retire(consumer):
                 self._detach(subscriber, consumer, vanished=False)
 
-        self._roots.commit.run(retire)
+        self._leave(retire)
+
+    def _leave(self, work: Callable[[], None]) -> None:
+        """Let a consumer go. While nothing is done between groups, it is let go later: who takes from a subscription
+        and is not there any more would keep others from it."""
+        try:
+            self._roots.commit.run(work)
+        except Unavailable:
+            self._leaving.append(work)
+            self._arm_leaving()
+
+    def _arm_leaving(self) -> None:
+        due_us = self._clock.monotonic_us() + round(LEAVE_AGAIN_S * SECOND_US)
+        self._timers.set("leaving", due_us, self._leave_again)
+
+    def _leave_again(self) -> None:
+        try:
+            self._roots.commit.run(self._finish_leaving)
+        except Unavailable:
+            self._arm_leaving()
+
+    def _finish_leaving(self) -> None:
+        """Let those go who left while that could not be; in the committing role."""
+        while self._leaving:
+            self._leaving.popleft()()
 
     def _detach(self, subscriber: Subscriber, consumer: object, vanished: bool) -> None:
         with self._lock:
@@ -344,7 +376,8 @@ class Dispatcher:
             if subscriber.consumers.count == 0:
                 self.listeners.remove(subscriber.waiters)
                 if self._served.get(subscriber.options.id) is subscriber:
-                    self._note_use(subscriber)
+                    with suppress(Unavailable):  # then it is as if it was used a moment less
+                        self._note_use(subscriber)
                     self._forget(subscriber.options.id)
 
     def _forget(self, id: str) -> None:
