@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]  # it has no types
 import pydantic
 import pytest
 
@@ -48,6 +50,12 @@ def named(cases: list[Any]) -> list[str]:
 
 
 JSON = {"content-type": "application/json"}
+
+
+class Celsius(float):
+    """A number of a user's own."""
+
+
 GIVEN: list[tuple[Any, bytes, dict[str, str]]] = [
     (b"21.5", b"21.5", {}),
     (bytearray(b"21.5"), b"21.5", {}),
@@ -65,6 +73,14 @@ GIVEN: list[tuple[Any, bytes, dict[str, str]]] = [
     (Model(celsius=21.5), b'{"celsius":21.5,"at":"2026-01-02T00:00:00Z"}', JSON),
     ([Model(celsius=1)], b'[{"celsius":1.0,"at":"2026-01-02T00:00:00Z"}]', JSON),
     (datetime(2026, 1, 2, tzinfo=UTC), b'"2026-01-02T00:00:00Z"', JSON),
+    (np.float64(21.5), b"21.5", JSON),
+    (np.bool_(True), b"true", JSON),
+    ({"a": np.int64(7), "b": [Celsius(21.5), np.float32("nan")]}, b'{"a":7,"b":[21.5,null]}', JSON),
+    (
+        [pd.Timestamp("2026-01-02", tz="UTC"), pd.NaT, np.datetime64("2026-01-02T00:00:00")],
+        b'["2026-01-02T00:00:00+00:00",null,"2026-01-02T00:00:00"]',
+        JSON,
+    ),
 ]
 LOOP: list[Any] = []
 LOOP.append(LOOP)
@@ -73,6 +89,8 @@ REFUSED: list[tuple[Any, str]] = [
     (object(), "object"),
     (Reading, "type"),
     (lambda: 1, "function"),
+    (np.array([1.0]), "ndarray"),
+    (np.complex64(1), "complex"),
     ((n for n in range(3)), "generator"),
     ({"a": {1, object()}}, "a part of it is of type object"),
     ({("a", "b"): 1}, "dict"),
@@ -154,6 +172,8 @@ def test_a_content_type_that_is_stated_stays(bus: Any) -> None:
         ("content-type", "application/cloudevents+json"),
         ("x", "2"),
     )
+    bus.publish("a/b", {"a": 1}, headers={"Content-Type": "application/x"})
+    assert dict(last(bus, "a/b").headers) == {"Content-Type": "application/x"}
     bus.publish("a/b", {"a": 1}, headers={"x": "1"})
     assert dict(last(bus, "a/b").headers) == {"x": "1", **JSON}
     with pytest.raises(Malformed, match="headers are"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, ClassVar, Protocol
@@ -99,11 +99,21 @@ def _json(payload: object) -> bytes:
 
 
 def _plain(part: object) -> object:
-    """A part of a payload that msgspec does not know."""
-    dump = getattr(part, "model_dump", None)
-    if dump is None or isinstance(part, type):
+    """A part of a payload that msgspec does not know: a model, a number or moment of pandas, NumPy or a class of the
+    user's own."""
+    if isinstance(part, type):
         raise TypeError(f"a part of it is of type {type(part).__name__}")
-    return dump(mode="json")
+    dump = getattr(part, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    if isinstance(part, datetime):
+        return part.isoformat() if part == part else None  # noqa: PLR0124  # NaT, which pandas has for none
+    if getattr(part, "ndim", None) == 0 and hasattr(part, "dtype"):
+        return part.item()  # type: ignore[attr-defined]  # what NumPy has instead of a number
+    for plain in (int, float, str):
+        if isinstance(part, plain):
+            return plain(part)
+    raise TypeError(f"a part of it is of type {type(part).__name__}")
 
 
 def encoded(payload: object, headers: Mapping[str, str] | Sequence[tuple[str, str]]) -> tuple[bytes, Any]:
@@ -116,8 +126,8 @@ def said_json(headers: Mapping[str, str] | Sequence[tuple[str, str]]) -> Any:
     """Headers of a payload that is JSON: they say so, unless they say what else it is."""
     try:
         pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
-        if any(name == CONTENT_TYPE for name, _ in pairs):
+        if any(name.lower() == CONTENT_TYPE for name, _ in pairs):
             return pairs
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, AttributeError):
         return headers  # whoever checks them says what is wrong
     return (*pairs, (CONTENT_TYPE, JSON))
