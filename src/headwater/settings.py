@@ -26,7 +26,7 @@ from headwater.units import is_duration, is_size, number_of
 
 FILE = "headwater.toml"
 PREFIX = "HEADWATER_"
-NOT_SETTINGS = frozenset(("HEADWATER_CONFIG", "HEADWATER_URL"))
+NOT_SETTINGS = frozenset(("HEADWATER_CONFIG", "HEADWATER_SPARK", "HEADWATER_URL"))
 """What commands, or the search for the file, read from the environment."""
 NAMES_CLOSE = 0.6
 """How alike two names are before one is offered for the other."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -184,3 +189,44 @@ def test_a_wrong_option_of_a_table_is_refused_when_it_is_made(sql, spark, server
     with pytest.raises(PySparkException, match="CREATE TABLE … USING headwater OPTIONS"):
         frame.saveAsTable("wrong")
     assert ("default", "wrong", False) not in sql("SHOW TABLES IN spark_catalog.default")
+
+
+# From the command line
+
+
+def test_tables_that_are_kept_are_there_in_the_next_session_and_a_warm_one_answers(folder, tmp_path):
+    """Spark is started twice: by a query that makes a table, and to be kept warm for those that come."""
+    asked = (sys.executable, "-m", "headwater", "pipeline")
+    kept = ("--data", folder, "--tables", str(tmp_path / "tables"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            (*asked, *words), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    where = f"USING headwater OPTIONS (data '{folder}', topics 'home/kitchen/#')"
+    made = run("sql", *kept, "-e", f"CREATE TABLE spark_catalog.default.kitchen {where}")
+    assert made.returncode == 0, made.stderr
+    serving = subprocess.Popen(
+        (*asked, "serve", *kept, "--port", "0", "--json"), cwd=tmp_path, env=environment, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        assert serving.stdout is not None
+        environment["HEADWATER_SPARK"] = address = json.loads(serving.stdout.readline())["address"]
+        found = run("sql", "--json", "-e", "SELECT payload, offset FROM spark_catalog.default.kitchen ORDER BY offset")
+        assert [json.loads(line) for line in found.stdout.splitlines()] == [
+            {"payload": "21.5", "offset": 1},
+            {"payload": "22.0", "offset": 3},
+        ]
+        assert "my-office" in run("sql", "-e", "SHOW TABLES").stdout
+        wrong = run("sql", "-e", "SELECT * FROM nowhere")
+        assert wrong.returncode == 2
+        assert "TABLE_OR_VIEW_NOT_FOUND" in wrong.stderr
+        assert "Traceback" not in wrong.stderr
+        environment["HEADWATER_SPARK"] = address.partition("token=")[0] + "token=another"
+        assert run("sql", "-e", "SHOW TABLES").returncode != 0
+    finally:
+        serving.terminate()
+        serving.communicate()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "tables"]

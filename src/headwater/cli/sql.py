@@ -6,7 +6,7 @@ import csv
 import sys
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -16,6 +16,9 @@ from headwater.arrow import check_installed
 from headwater.cli.options import At, Lake, lake_of, moment
 from headwater.cli.output import bytes_object, console, emit, iso, safe, shown
 from headwater.errors import Malformed
+
+if TYPE_CHECKING:
+    from headwater.arrow.result import Result
 
 TYPES: dict[str, type] = {"float": float, "int": int, "str": str, "bool": bool}
 
@@ -54,14 +57,20 @@ def sql(
             until=moment(until, ago=True) if until is not None else None,
             fields=dict(map(_field, field or ())),
         )
-    if at.json:
-        for row in found:
-            emit(_object(found.columns, row))
-    elif as_csv:
+    if as_csv:
         lines = csv.writer(sys.stdout, lineterminator="\n")
         lines.writerow(found.columns)
         lines.writerows([_text(value) for value in row] for row in found)
     else:
+        show(found, at.json)
+
+
+def show(found: Result, as_json: bool) -> None:
+    """The rows of an answer, as objects or as a table."""
+    if as_json:
+        for row in found:
+            emit(_object(found.columns, row))
+    elif found.columns:
         _show(found)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUIET = Path(__file__).with_name("quiet.properties")
+QUIET_OPTIONS = f"-Dlog4j2.configurationFile={QUIET.as_uri()} -Dderby.stream.error.file={os.devnull}"
+"""Of Spark's process: no log, and none in the working folder either."""
 JARS = "spark.jars"
 QUERY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 SETTINGS = {
@@ -37,8 +39,7 @@ def session(
 
     With `logs`, Spark says all that it has to say; without, errors alone.
     """
-    _check_java()
-    from pyspark.logger import PySparkLogger
+    check_java()
     from pyspark.sql import SparkSession
 
     # Workers would take the system's Python otherwise.
@@ -53,17 +54,23 @@ def session(
     else:
         settings["spark.master"] = master
     if not logs:
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={QUIET.as_uri()}"
+        settings["spark.driver.extraJavaOptions"] = QUIET_OPTIONS
     builder = SparkSession.builder.appName(name)
     for key, value in _with_jar({**settings, **(conf or {})}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if not logs:
         spark.sparkContext.setLogLevel("ERROR")
-        # PySpark prints each error of a query, with Java's stack, before it raises it.
-        for printed in QUERY_LOGGERS:
-            PySparkLogger.getLogger(printed).setLevel(logging.CRITICAL)
+        hush_queries()
     return spark
+
+
+def hush_queries() -> None:
+    """PySpark prints each error of a query, with Java's stack, before it raises it: raised is enough."""
+    from pyspark.logger import PySparkLogger
+
+    for printed in QUERY_LOGGERS:
+        PySparkLogger.getLogger(printed).setLevel(logging.CRITICAL)
 
 
 def _with_jar(settings: dict[str, str]) -> dict[str, str]:
@@ -75,7 +82,8 @@ def _with_jar(settings: dict[str, str]) -> dict[str, str]:
     return {**settings, JARS: f"{named},{jar}" if named else str(jar)}
 
 
-def _check_java() -> None:
+def check_java() -> None:
+    """That there is a Java; Failed otherwise."""
     home = os.environ.get("JAVA_HOME")
     if which("java") is None and not (home and which("java", path=f"{home}/bin")):
         raise Failed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -243,7 +243,7 @@ def check_source(at: At) -> None:
 
 
 @contextmanager
-def running(master: str | None, logs: bool, name: str) -> Iterator[SparkSession]:
+def running(master: str | None, logs: bool, name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session, ended with the command; SIGTERM ends it as Ctrl-C does."""
     try:
         import pyiceberg  # noqa: F401
@@ -257,7 +257,11 @@ def running(master: str | None, logs: bool, name: str) -> Iterator[SparkSession]
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)
-    spark = session(name, master=master, logs=True) if logs else _quiet(lambda: session(name, master=master))
+
+    def start() -> SparkSession:
+        return session(name, master=master, logs=logs, conf=conf)
+
+    spark = start() if logs else _quiet(start)
     try:
         with teaching():
             yield spark

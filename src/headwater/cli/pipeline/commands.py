@@ -1,6 +1,6 @@
 """Every command of `headwater pipeline`, in one group."""
 
-from headwater.cli.pipeline import app, dead_letters, infer, replay, run
+from headwater.cli.pipeline import app, dead_letters, infer, replay, run, sql
 
 __all__ = ["app"]
 
@@ -8,3 +8,5 @@ app.command()(replay.replay)
 app.command()(dead_letters.dead_letters)
 app.command()(run.run)
 app.command()(infer.infer)
+app.command()(sql.sql)
+app.command()(sql.serve)
