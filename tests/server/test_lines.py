@@ -103,6 +103,15 @@ def test_who_is_refused_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert "401" in refused["error"]
 
 
+def test_who_gets_no_session_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "headwater.server")
+    with Served(tmp_path / "data") as served, pytest.raises(headwater.NotFound):
+        headwater.connect(served.url, session="0" * 32)
+    (refused,) = until(lambda: said(caplog, "request-refused"))
+    assert (refused["code"], refused["user"]) == (404, "anonymous")
+    assert "there is no such session" in refused["reason"]
+
+
 def test_what_is_given_up_is_a_line_with_all_that_is_known_and_many_of_them_are_few(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -178,6 +178,7 @@ class Greeter:
                 connection.refuse(error, frame.id)
                 return
             if error is not None:
+                self._listener.on_not_registered(connection, error)
                 connection.write(pack_error(frame.id, error))
                 return
             connection.state = handshake.Phase.REGISTERED

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from headwater.config import Config, Serving
-from headwater.errors import HeadwaterError, QuotaExceeded, TimedOut
+from headwater.errors import Failed, HeadwaterError, QuotaExceeded, TimedOut
 from headwater.server.accepting import TLS_WEIGHT
 from headwater.server.attention import Attention
 from headwater.server.bell import Wakes
@@ -251,6 +251,10 @@ class Listener:
         """A connection is closed for what its client did."""
         self._counts.refuse(error.code)
         self._note("refused", connection, logging.INFO, error=str(error))
+
+    def on_not_registered(self, connection: Connection, error: BaseException) -> None:
+        """A connection got no session, as the one that it named is gone, say, and may ask for another."""
+        self._note("request-refused", connection, code=getattr(error, "code", Failed.code), reason=str(error))
 
     def _note(self, event: str, connection: Connection, level: int = logging.DEBUG, **fields: object) -> None:
         """A line in the log about a connection."""
