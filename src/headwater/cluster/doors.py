@@ -171,8 +171,11 @@ class Way:
         self._per_address_max = (
             serving.http_connections_per_address_max if is_http else serving.connections_per_address_max
         )
+        self._waiting_max = self._per_address_max if is_http else serving.handshakes_per_address_max
         self._arriving = 0
         self._by_network: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        """Of them, those that are not passed on yet: they have said nothing, or wait for a leader."""
         self._when_room: list[Callable[[], None]] = []
         self._door: accepting.Door | None = None
 
@@ -202,23 +205,25 @@ class Way:
 
     def on_arrival(self, network: str, weight: int) -> bool:
         """Somebody is accepted; False if there are enough from there."""
+        reason = ""
         if self._by_network[network] >= self._per_address_max:
-            log.at_will(logging.INFO, "refused", door=self.name, network=network, reason="connections_per_address_max")
+            reason = "connections_per_address_max"
+        elif self._waiting[network] >= self._waiting_max:
+            reason = "handshakes_per_address_max"
+        if reason:
+            log.at_will(logging.INFO, "refused", door=self.name, network=network, reason=reason)
             return False
         self._by_network[network] += 1
+        self._waiting[network] += 1
         self._arriving += 1
         return True
 
     def on_arrived(self, network: str, weight: int) -> None:
         """Somebody is connected, or has gone before that."""
         self._arriving -= 1
-        self._less(network)
+        _less(self._by_network, network)
+        _less(self._waiting, network)
         self._look_for_room()
-
-    def _less(self, network: str) -> None:
-        self._by_network[network] -= 1
-        if self._by_network[network] <= 0:
-            del self._by_network[network]
 
     def _look_for_room(self) -> None:
         if self._when_room and self.has_room:
@@ -234,7 +239,9 @@ class Way:
     def on_begin(self, one: Passage) -> None:
         """Somebody is connected."""
         self.passages[one] = None
-        self._by_network[network_of(one.client[0])] += 1
+        network = network_of(one.client[0])
+        self._by_network[network] += 1
+        self._waiting[network] += 1
         if not self.looks_first:
             self.take_on(one)
 
@@ -243,10 +250,17 @@ class Way:
         """Whether it matters what a client says first."""
         return self.answers_probes or self.serves_readers
 
+    def on_open(self, one: Passage) -> None:
+        """Somebody is passed on; whoever serves it counts its handshake."""
+        _less(self._waiting, network_of(one.client[0]))
+
     def on_end(self, one: Passage) -> None:
         """Both sides of a connection are gone."""
         if self.passages.pop(one, self) is None:
-            self._less(network_of(one.client[0]))
+            network = network_of(one.client[0])
+            _less(self._by_network, network)
+            if not one.was_open:
+                _less(self._waiting, network)
             self._look_for_room()
 
     def take_on(self, one: Passage) -> None:
@@ -307,6 +321,12 @@ class Way:
         text = msgspec.json.encode(body)
         head = f"HTTP/1.1 {200 if is_ready else 503} \r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
         return f"{head}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + text
+
+
+def _less(counted: Counter[str], network: str) -> None:
+    counted[network] -= 1
+    if counted[network] <= 0:
+        del counted[network]
 
 
 class _NotTwice:

@@ -47,6 +47,8 @@ class Passage:
         self.client: Peer = ("", 0)
         self.leader: Leader | None = None
         """To whom it leads; None until it is connected."""
+        self.was_open = False
+        """Whether it was passed on."""
         self.is_over = self.reads_only = self.is_here = False
         """Whether all is over; whether the client only reads; and if so, whether it does so at this node."""
         self._early = b""
@@ -126,6 +128,9 @@ class Passage:
     def open(self, preamble: bytes) -> None:
         """The leader is there."""
         self.inner.was_open = True
+        if not self.was_open:
+            self.was_open = True
+            self.way.on_open(self)
         early, self._early = self._early, b""
         self.inner.write(preamble + early)
         if self._is_waiting:
