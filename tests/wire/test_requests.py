@@ -134,6 +134,26 @@ def test_the_smallest_form_of_each_request_is_read(struct: type[Request[Any]]) -
 
 
 @pytest.mark.parametrize("struct", EVERY, ids=lambda struct: struct.__name__)
+def test_a_field_that_a_newer_version_adds_is_passed_over(struct: type[Request[Any]]) -> None:
+    whole = smallest(struct)
+    assert asked(encode({**whole, "of a newer version": [1, {"a": 2}]})) == asked(encode(whole))
+
+
+@pytest.mark.parametrize("struct", EVERY, ids=lambda struct: struct.__name__)
+def test_what_an_answer_says_more_than_is_known_is_passed_over(struct: type[Request[Any]]) -> None:
+    for found in structs_in(OPERATIONS[struct].answer):
+        assert not found.__struct_config__.forbid_unknown_fields, found
+
+
+def structs_in(kind: Any) -> set[type[msgspec.Struct]]:
+    """Every struct that a type has in it."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        inner = [structs_in(field.type) for field in msgspec.structs.fields(kind)]
+        return {kind}.union(*inner)
+    return set().union(*map(structs_in, get_args(kind)))
+
+
+@pytest.mark.parametrize("struct", EVERY, ids=lambda struct: struct.__name__)
 def test_a_request_without_a_field_that_has_to_be_there_is_malformed(struct: type[Request[Any]]) -> None:
     whole = smallest(struct)
     for name in whole:
