@@ -15,13 +15,16 @@ CHECK_WORKERS ?= -n 3 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs docs-serve mutants bench bench-peers compiled dist release soak screenshots fmt clean java jvm chromium clients
+.PHONY: help demo demo-long test check docs docs-serve mutants bench bench-peers compiled dist release soak screenshots fmt clean java jvm chromium clients
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and query before your eyes
 	$(BIN)/headwater demo
+
+demo-long: demo jvm ## the same, and then a story of pumps: MQTT, a typed lake, a model, alerts, dead letters mended
+	$(BIN)/python examples/pumps/story.py
 
 test: $(INSTALLED) java jvm chromium clients ## lint, formatting, types and tests
 	$(BIN)/ruff check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import headwater
 import headwater.bus
+from headwater.cli import pipeline as pipelines
 from headwater.cli.app import app_for
 from headwater.cli.pipeline import run as command
 from headwater.clock import ManualClock
@@ -97,6 +99,26 @@ def test_sessions_end_with_a_pause(run, tmp_path):
     ]
     assert [one["clicks"] for one in by_who["bob"]] == [1, 1]
     assert by_who["eve"] == [], "it may go on"
+
+
+def test_pumps_that_wear_out_become_tickets_from_mqtt_to_the_notebook(spark, tmp_path, monkeypatch):
+    pytest.importorskip("paho.mqtt.client")
+
+    @contextmanager
+    def running(*_, **__):
+        yield spark
+
+    def pipeline(*words: str) -> None:
+        done = CliRunner().invoke(app_for(()), ["pipeline", *words])
+        assert done.exit_code == 0, done.output
+
+    for module in (command, pipelines):
+        monkeypatch.setattr(module, "running", running)
+    monkeypatch.syspath_prepend(str(EXAMPLES / "pumps"))
+    monkeypatch.setenv("HEADWATER_URL", "")  # which the story sets
+    monkeypatch.setenv("HEADWATER_MQTT", "true")
+    tell = runpy.run_path(str(EXAMPLES / "pumps" / "story.py"))["tell"]
+    assert tell(str(tmp_path), pipeline, minutes=30) > 10
 
 
 def test_readings_are_joined_with_a_table(run, spark, tmp_path):

@@ -174,7 +174,11 @@ def test_a_checkpoint_of_one_reader_is_continued_by_the_other(session, tmp_path)
     def run(reader: str) -> None:
         source = session.readStream.format("headwater").option("data", str(tmp_path / "data")).option("reader", reader)
         query = source.load().writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "place"))
-        query.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+        running = query.trigger(availableNow=True).start(str(tmp_path / "out"))
+        running.awaitTermination()
+        if reader == "jvm":
+            assert running.lastProgress is not None
+            assert running.lastProgress.sources[0].metrics["messagesBehind"] == "0"
 
     with headwater.open(tmp_path / "data") as bus:
         for turn, reader in enumerate(["jvm", "python", "jvm"]):

@@ -126,12 +126,15 @@ def test_a_stream_is_planned_by_its_own_reader(folder):
             {"ask": "partitions", "start": '{"home": 1}', "end": '{"home": 101}'},
             {"ask": "commit", "end": '{"home": 101}'},
             {"ask": "report"},
+            {"ask": "metrics", "end": '{"home": 101}'},
             {"ask": "stop"},
         )
     ]
     assert told[1:4] == [{"place": '{"home": 1}'}, {"rows": 100}, {"place": '{"home": 101}'}]
     assert [span["last"] for part in told[4]["partitions"] for span in part["spans"]] == [100]
-    assert told[5:] == [{}, {"place": '{"home": 301}'}, {}]
+    assert told[5:7] == [{}, {"place": '{"home": 301}'}]
+    names = ("messagesBehind", "minOffsetsBehindLatest", "maxOffsetsBehindLatest")
+    assert told[7:] == [{"metrics": {**dict.fromkeys(names, "200"), "avgOffsetsBehindLatest": "200.0"}}, {}]
 
 
 @pytest.mark.parametrize("name", ["value", "misfit"])

@@ -2,7 +2,7 @@ package headwater.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
-import java.util.Map;
+import java.util.*;
 import org.apache.spark.sql.connector.read.*;
 import org.apache.spark.sql.connector.read.streaming.*;
 import org.apache.spark.sql.types.StructType;
@@ -11,7 +11,7 @@ import org.apache.spark.sql.types.StructType;
  * A stream of topics. Everything about its offsets is decided by the Python reader of streams, one for the life of this:
  * offsets are its JSON, so that a checkpoint of either reader is continued by the other.
  */
-final class HeadwaterStream implements MicroBatchStream, SupportsTriggerAvailableNow {
+final class HeadwaterStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
   private final Map<String, String> options;
   private final StructType columns;
   private Planner planner;
@@ -65,6 +65,15 @@ final class HeadwaterStream implements MicroBatchStream, SupportsTriggerAvailabl
   }
 
   @Override public Offset reportLatestOffset() { return place(ask(request("report"))); }
+
+  @Override public Map<String, String> metrics(Optional<Offset> end) {
+    Map<String, String> found = new HashMap<>();
+    if (end.isPresent()) {
+      ask(request("metrics").put("end", end.get().json())).get("metrics").properties()
+          .forEach(one -> found.put(one.getKey(), one.getValue().asText()));
+    }
+    return found;
+  }
 
   @Override public InputPartition[] planInputPartitions(Offset start, Offset end) {
     ObjectNode asked = request("partitions").put("start", start.json()).put("end", end.json());

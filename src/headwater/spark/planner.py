@@ -10,7 +10,7 @@ which the Python source says it. It ends with who asks it.
 | tables, table, namespaces | options, namespace, table | what a catalog of the bus has: `headwater.spark.catalog` |
 | plan        | options, conditions, ends           | partitions of a batch read, and where each root ends     |
 | stream      | options                             | opens a stream, of which the next are                    |
-| initial, limit, available_now, latest, report, partitions, commit, stop |  | as `StreamReader` has them       |
+| initial, limit, available_now, latest, report, metrics, partitions, commit, stop |  | as `StreamReader` has them |
 | pieces      | options, span, offset               | bodies of a span, a line and its bytes each              |
 | lost        | options, span, first, last, reason  | nothing, or the error that it is                         |
 """
@@ -132,6 +132,9 @@ class Planner:
     def _on_report(self, request: Given) -> Given:
         found = self._reader.reportLatestOffset()
         return {} if found is None else {"place": json.dumps(found)}
+
+    def _on_metrics(self, request: Given) -> Given:
+        return {"metrics": self._reader.metrics(json.loads(request["end"]))}
 
     def _on_partitions(self, request: Given) -> Given:
         reader = self._reader

@@ -157,6 +157,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the log goes, for the query's progress to show its lag."""
         return self._ends() or None
 
+    def metrics(self, end: Offsets) -> dict[str, str]:
+        """How far a query is behind that has read up to there, for its progress; with the names of Kafka's source, too.
+        PySpark does not ask a source in Python, but the reader in Spark's own process says it."""
+        behind = [
+            max(0, extent.end - end.get(root, extent.first)) for root, extent in self._extents_of_late().items()
+        ] or [0]
+        told = {
+            "messagesBehind": sum(behind),
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+        }
+        return {name: str(value) for name, value in told.items()}
+
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """What a micro-batch reads."""
         if start == self._begin and not self._is_planned:
