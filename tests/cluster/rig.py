@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -134,12 +134,12 @@ class Rig:
     def name(self, place: int) -> str:
         return f"n{place + 1}"
 
-    def start_node(self, place: int, *more: str) -> None:
+    def start_node(self, place: int, *more: str, program: Sequence[str] = ("-m", "headwater")) -> None:
         urls = ",".join(f"nats://127.0.0.1:{proxy.port}" for proxy in self.proxies[place])
         with (self.folder / f"{self.name(place)}.log").open("ab") as log:
             self._nodes[place] = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "headwater", "serve", "--data", str(self.folder / self.name(place))),
+                    *(sys.executable, *program, "serve", "--data", str(self.folder / self.name(place))),
                     *("--cluster", urls, "--node", self.name(place), "--port", str(self.ports[place])),
                     *("--mqtt-port", str(self.mqtt_ports[place]), "--http-port", str(self.http_ports[place])),
                     *("--set", "mqtt=true", "--set", "http=true"),

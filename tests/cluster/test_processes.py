@@ -20,6 +20,7 @@ from headwater.cluster.node import STEP_DOWN
 from headwater.errors import HeadwaterError
 
 LEASE_S = 1.5
+WRONG_CLOCK = Path(__file__).with_name("wrong_clock.py")
 ANSWER_S = 10.0
 
 pytestmark = pytest.mark.xdist_group("nats")
@@ -236,6 +237,29 @@ def test_what_went_bad_on_one_node_is_no_gap_as_another_has_it(rig: Rig, root: s
             seen = retried(lambda: [int(message.payload) for message in near.replay(f"{root}/a")])
             assert seen == list(range(50))
     rig.wait("a copy", lambda: path.exists() and path.read_bytes()[: len(data)] == data)
+    check_equal(rig)
+
+
+def test_a_node_whose_clock_is_off_leads_no_more_and_not_again(rig: Rig, tmp_path: Path):
+    rig.wait("all three nodes", rig.is_whole)
+    place = (rig.leader() + 1) % 3
+    rig.end_node(place)
+    logged = len(rig.log(place))
+    rig.start_node(place, program=(str(WRONG_CLOCK), str(tmp_path / "off")))
+    rig.wait("all three nodes", rig.is_whole)
+    retried(lambda: rig.engine.ask(rig.name(rig.leader()), STEP_DOWN, rig.name(place).encode(), 10.0))
+    rig.wait("it leads", lambda: rig.leads() == place)
+    rig.wait("all three nodes", rig.is_whole)
+    (tmp_path / "off").touch()
+    rig.wait("another leads", lambda: (found := rig.leads()) is not None and found != place)
+    assert "clock-off" in rig.log(place)[logged:]
+    rig.wait("all three nodes", rig.is_whole)
+    retried(lambda: rig.engine.ask(rig.name(rig.leader()), STEP_DOWN, rig.name(place).encode(), 10.0))
+    rig.wait("its turn", lambda: "not-to-lead" in rig.log(place)[logged:])
+    rig.wait("another leads", lambda: (found := rig.leads()) is not None and found != place)
+    published(rig, "clock/a", 1)
+    rig.end_node(place)
+    rig.start_node(place)
     check_equal(rig)
 
 

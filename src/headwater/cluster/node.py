@@ -157,6 +157,8 @@ class Node:
         """When what is applied is to be brought to disk, on the clock that never jumps."""
         self._bad = ""
         """What went bad in this folder, so that it takes a copy of another node's; empty if nothing has."""
+        self._told_unfit = ""
+        """Why this node may not lead, as it said last: it is looked at again and again."""
         self._names: Collection[str] = ()
         """The members, as of when this node looked last."""
         self._is_planned = False
@@ -654,9 +656,13 @@ class Node:
         if why and self._engine.bounds()[1] > last:
             return None  # the one before still writes: others may have read that already
         if why:
-            log.warning("not-to-lead", reason=why)
+            if why != self._told_unfit:
+                log.warning("not-to-lead", reason=why)
+            self._told_unfit = why
             keeper.happen(Event.UNFIT)
             return None
+
+        self._told_unfit = ""
 
         def apply(committed: Committed) -> None:
             replica.apply(committed.record, committed.position)
@@ -727,6 +733,7 @@ class Node:
             *(self._engine, self._members, self._clock, self.node, self._clustering.cluster_bytes_max),
             *(lambda: sequencer.position, lambda: replication.synced, self._on_fault),
         )
+        self._others.on_look = self._check_clock
         self._others.start()
         keeper.say(msgspec.structs.replace(self.doors, epoch=mandate.epoch))
         log.info("leading", node=self.node, epoch=mandate.epoch, record=sequencer.position.number)
@@ -734,6 +741,22 @@ class Node:
             self._engine.put_row(TIMELINE, msgspec.json.encode(self._timeline))
         except Unavailable as error:
             log.info("timeline-not-noted", reason=error.args[0])
+
+    def _check_clock(self) -> None:
+        """A leader whose clock went wrong has another lead, if there is one whose clock is right."""
+        others, skew_s_max = self._others, self._clustering.clock_skew_s_max
+        engine_us = self._engine.time_us()
+        why = candidate.clock_is_off(self._clock.now_us(), engine_us, 0, skew_s_max)
+        if not why or others is None:
+            return
+        told = others.clocks_us()
+        fit = self._fit()
+        right = [name for name in fit if not candidate.clock_is_off(told.get(name, 0), engine_us, 0, skew_s_max)]
+        chosen = max(right, key=lambda name: fit[name].position.number, default="")
+        log.warning("clock-off", reason=why, next=chosen or "-")
+        if chosen:
+            self._is_planned = True
+            self.on_step_down(chosen)
 
     @property
     def is_leading(self) -> bool:

@@ -85,6 +85,8 @@ class Others:
     ) -> None:
         """`position` and `synced` are where this node stands; `on_fault` hears of what the engine has lost."""
         self.members: dict[str, Member] = {}
+        self.on_look: Callable[[], None] = lambda: None
+        """Called whenever it was looked which members there are."""
         self._engine, self._directory, self._clock, self._node = engine, members, clock, node
         self._bytes_max = bytes_max
         self._position, self._synced, self._on_fault = position, synced, on_fault
@@ -120,6 +122,11 @@ class Others:
         """What those said last who are there."""
         since_us = self._clock.monotonic_us() - round(GONE_S * SECOND_US)
         return {node: report for node, (report, heard_us) in tuple(self._heard.items()) if heard_us >= since_us}
+
+    def clocks_us(self) -> Mapping[str, int]:
+        """What the clocks of those say by now that are there."""
+        now_us = self._clock.monotonic_us()
+        return {node: report.time_us + now_us - self._heard[node][1] for node, report in self.reports().items()}
 
     def statuses(self) -> list[NodeStatus]:
         """How each member is that is not this node."""
@@ -164,6 +171,7 @@ class Others:
             try:
                 if not looked_us or now_us - looked_us >= MEMBERS_S * SECOND_US:
                     self.members, looked_us = self._directory.all(), now_us
+                    self.on_look()
                 self._ask()
                 first, size = self._look()
                 if now_us - trimmed_us >= TRIM_S * SECOND_US:
