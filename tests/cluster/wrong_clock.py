@@ -20,6 +20,6 @@ def read(clock: SystemClock) -> tuple[int, int]:
     return now_us(clock), clock.monotonic_us()
 
 
-SystemClock.now_us = now_us  # type: ignore[method-assign]
-SystemClock.read = read  # type: ignore[method-assign]
+SystemClock.now_us = now_us  # type: ignore[assignment,method-assign]
+SystemClock.read = read  # type: ignore[assignment,method-assign]
 main()
