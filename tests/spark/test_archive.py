@@ -422,3 +422,56 @@ def test_a_table_is_laid_out_as_was_asked_when_it_was_made(
 def test_a_layout_that_there_is_not_is_refused(partition: str, sort: str) -> None:
     with pytest.raises(Malformed, match="use"):
         layout_of(partition, sort)
+
+
+READING = {"type": "object", "properties": {"celsius": {"type": "number"}}}
+KILLED = """
+import os, signal, sys
+from headwater.spark import session
+from headwater.spark.pipelines import archive
+
+name, when, data, lake = sys.argv[1:]
+done = getattr(archive, name)
+
+def killed(*given, **named):
+    if when == "after":
+        done(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(archive, name, killed)
+job = archive.Archive(session("killed", master="local[2]"), lake, {"data": data})
+list(job.round())
+list(job.compact(1))
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["add_columns", "write", "append", "replace"])
+def test_a_typed_archive_and_its_compaction_are_killed_at_each_of_their_steps(
+    spark: SparkSession, tmp_path: Path, name: str, when: str
+) -> None:
+    """Columns are added, files written, committed, joined: each row is there once, with what it says."""
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish_many([("home/a", b"hello")] * 5)
+        list(job_of(spark, tmp_path).round())
+        bus.schema("home/+", READING, check="none")
+        for n in range(3):
+            bus.publish("home/a", {"celsius": n})
+            if name == "replace":
+                list(job_of(spark, tmp_path).round())
+    place = [str(tmp_path / "data"), str(tmp_path / "lake")]
+    child = subprocess.Popen([sys.executable, "-c", KILLED, name, when, *place], start_new_session=True)
+    try:
+        assert child.wait(timeout=280) == -signal.SIGKILL
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+    job = job_of(spark, tmp_path, grace_s=0)
+    list(job.round())
+    list(job.compact(1))
+    found = job.lake.table("home").scan().to_arrow().sort_by("offset")
+    assert found["offset"].to_pylist() == list(range(1, 9))
+    assert [value and value["celsius"] for value in found["value"].to_pylist()] == [None] * 5 + [0, 1, 2]
+    assert by_place(lake_rows(tmp_path)) == replayed(tmp_path / "data")
+    job.sweep()
+    assert len(parquet_files(tmp_path)) == len(job.lake.archived()["home"].files)
