@@ -27,7 +27,7 @@ from headwater.client.link import Link, renewed
 from headwater.client.pending import Pending
 from headwater.clock import Clock
 from headwater.config import Connecting
-from headwater.errors import Disconnected, HeadwaterError
+from headwater.errors import Disconnected, HeadwaterError, TimedOut, Unavailable
 from headwater.log.publish import Part, Publish
 from headwater.message import Headers, Receipt
 from headwater.requests import Replies, settle
@@ -40,6 +40,8 @@ FRAMES_AHEAD = 2
 """With so many frames of a root under way, further single messages wait to go together."""
 ACCEPTED_MAX = 100_000
 """Topics per root that are remembered as accepted."""
+REPEAT_S = 0.2
+"""After how long a frame is sent again that a server does not take for now."""
 SPLITTING = frozenset((403, 404, 409, 413, 422, 429))
 """Codes of refusals that may be about one message alone: the others that went with it are tried on their own."""
 
@@ -127,6 +129,8 @@ class _Sent(msgspec.Struct, eq=False):
     """Whether one message of several callers may be refused for its topic, so that nothing may overtake it."""
     id: int = 0
     place: int = 0
+    is_repeat: bool = False
+    """Whether it was sent over an earlier connection, too, so that a refusal says nothing about the first time."""
 
     @property
     def is_own(self) -> bool:
@@ -402,6 +406,7 @@ class Publisher:
         self._asked.clear()
         for lane in self._lanes.values():
             for sent in lane.flying.values():
+                sent.is_repeat = True
                 self._write(sent)
         self.pump()
 
@@ -443,6 +448,11 @@ class Publisher:
                 self._replies.refuse(asked, error)
             return asked is not None
         lane = sent.lane
+        if sent.is_repeat and sent.is_own and isinstance(error, Unavailable | TimedOut):
+            # What is not taken for now may be on its way from the first time: only the server can tell, and will.
+            lane.is_broken = True
+            self._loop.call_later(REPEAT_S, self._repeat, sent, id)
+            return True
         self._land(sent)
         if not sent.is_own:
             self._fail(sent, error)
@@ -460,6 +470,11 @@ class Publisher:
         self.pump()
         self._tell_idle()
         return True
+
+    def _repeat(self, sent: _Sent, id: int) -> None:
+        """Send a frame again under its number, unless that was done meanwhile."""
+        if sent.id == id and sent.lane.flying.get(sent.place) is sent and self._link.is_up:
+            self._write(sent)
 
     def _mend(self, lane: _Lane) -> None:
         """Go on under the next producer name, once all that was sent under this one is answered."""
