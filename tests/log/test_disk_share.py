@@ -65,6 +65,12 @@ def test_small_groups_of_its_own_root_do_not_slow_a_large_one_down(committed, is
     assert used(clock, *committed).is_shared("bulk") is is_shared
 
 
+@pytest.mark.parametrize(("committed", "is_shared"), [(("$sys",), False), (("other", "$sys"), True)])
+def test_what_the_broker_tells_about_itself_slows_no_large_group_down(committed, is_shared):
+    clock = Watched()
+    assert used(clock, *committed).is_shared("bulk") is is_shared
+
+
 def test_a_group_of_several_roots_is_one_of_others_too():
     clock = Watched()
     share = DiskShare(clock)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from headwater import threads
 from headwater.clock import Clock
+from headwater.log.root import SYS
 
 SHARED_US = 1_000_000
 """So long after a group of others, the disk counts as shared."""
@@ -32,7 +33,10 @@ class DiskShare:
         """and when the latest of others did."""
 
     def note(self, roots: list[str], begun_us: int) -> None:
-        """A group of these roots is committed, and is no large one; by the thread that commits."""
+        """A group of these roots is committed, and is no large one; by the thread that commits. What the broker tells
+        about itself now and then is no reason to have others wait."""
+        if roots == [SYS]:
+            return
         if roots != self.roots:
             self.roots, self._others_us = roots, self.begun_us
         self.begun_us = begun_us
