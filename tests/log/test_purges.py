@@ -88,7 +88,7 @@ def test_what_is_remembered_of_topics_is_bounded() -> None:
     purges = Purges([Purge("home/+/old", 7, 1)], topics_max=2)
     topics = [f"home/{number}/{age}" for number in range(9) for age in ("old", "new")]
     assert purges.uptos(topics) == [7, 0] * 9
-    assert len(purges._known) <= 2
+    assert len(purges.memo.known) <= 2
 
 
 def test_one_purge_too_many_is_refused_and_changes_nothing() -> None:

@@ -159,12 +159,12 @@ def test_what_is_remembered_has_limits() -> None:
     reader = PacketReader(LIMITS, version=V4)
     for number in range(runs.TOPICS_CACHED_MAX + 10):
         assert reader.feed(encode(Publish(f"t/{number}", b""), V4))
-        assert len(runs._topics) <= runs.TOPICS_CACHED_MAX
+        assert len(runs.TOPICS.known) <= runs.TOPICS_CACHED_MAX
     for number in range(runs.LAYOUTS_CACHED_MAX + 10):
         assert reader.feed(encoded([Publish("t", bytes(number))] * 20, V4))
-        assert len(runs._layouts) <= runs.LAYOUTS_CACHED_MAX
+        assert len(runs.LAYOUTS.known) <= runs.LAYOUTS_CACHED_MAX
     assert reader.feed(encode(Publish("x" * 300, b""), V4))
-    assert max(map(len, runs._topics)) <= runs.TOPIC_CACHED_BYTES_MAX
+    assert max(map(len, runs.TOPICS.known)) <= runs.TOPIC_CACHED_BYTES_MAX
 
 
 def test_a_client_cannot_make_runs_costly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from headwater.cluster.nats_connection import NO_MESSAGE, NO_STREAM, WRONG_LAST,
 from headwater.errors import Unavailable
 
 ASK_S = 2.0
-KEYS_AT_ONCE = 100_000
 
 
 class NatsRows:

@@ -28,6 +28,7 @@ from headwater.errors import HeadwaterError
 from headwater.events import Events
 from headwater.log.checks import Checks
 from headwater.log.roots import Roots
+from headwater.memo import Memo
 from headwater.message import Outgoing
 from headwater.topics.name import filters_overlap
 
@@ -113,7 +114,7 @@ class Life:
         self._root_of = root_of
         self._roots: dict[int, str] = {}
         """Names by stream: a root may be removed before what was noted of it is written."""
-        self._templates: dict[tuple[Event | str, LaneId, Hashable], tuple[str, str]] = {}
+        self._templates: Memo[tuple[Event | str, LaneId, Hashable], tuple[str, str]] = Memo(TEMPLATES_MAX)
         """What stands around the times and offsets of entries about no failure."""
         self.id = row.options.id
         self.number = row.number
@@ -162,13 +163,11 @@ class Life:
 
     def plain(self, time: str, event: Event | str, lane: LaneId, span: str, consumer: Hashable) -> bytes:
         """An entry about no failure, as nearly all are: most of it is as it was before."""
-        found = self._templates.get((event, lane, consumer))
+        found = self._templates.known.get((event, lane, consumer))
         if found is None:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._templates.clear()
             text = encode(self.entry(EPOCH, event, lane, [(0, 0)], consumer)).decode()
             head, _, tail = text.partition("[[0,0]]")
-            found = self._templates[event, lane, consumer] = head.partition(",")[2], tail
+            found = self._templates.keep((event, lane, consumer), (head.partition(",")[2], tail))
         return f'{{"time":"{time}",{found[0]}{span}{found[1]}'.encode()
 
     def entry(

@@ -9,6 +9,7 @@ from headwater.clock import Clock
 from headwater.config import Config
 from headwater.delivery.cursor import SLICE_BATCHES, SLICE_BYTES, UNREAD, Budget, Cursor, Matcher
 from headwater.log.root import Root
+from headwater.memo import Memo
 from headwater.store.batch import Batch
 from headwater.store.body import Body
 from headwater.store.log import Hole
@@ -39,7 +40,7 @@ class Needs(Matcher):
         self._floors = floors
         self._highest = max(floors.values())
         self._trees: Trees[str] = Trees(config)
-        self._known: dict[str, int] = {}
+        self._known: Memo[str, int] = Memo(TOPICS_MAX)
         for number, (name, wanted) in enumerate(filters):
             if not number % CHECK_EVERY:
                 check()
@@ -61,13 +62,10 @@ class Needs(Matcher):
 
     def floor(self, topic: str) -> int:
         """Messages of a topic above this are wanted by somebody."""
-        known = self._known.get(topic)
-        if known is None:
-            if len(self._known) >= TOPICS_MAX:
-                self._known.clear()
-            known = min(map(self._floors.__getitem__, self._trees.match(topic)), default=NOTHING)
-            self._known[topic] = known
-        return known
+        known = self._known.known.get(topic)
+        if known is not None:
+            return known
+        return self._known.keep(topic, min(map(self._floors.__getitem__, self._trees.match(topic)), default=NOTHING))
 
     def who(self, topic: str, offset: int) -> list[str]:
         """Those who want a message."""

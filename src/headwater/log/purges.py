@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, KeysView, Sequence
 import msgspec
 
 from headwater.errors import QuotaExceeded
+from headwater.memo import Memo
 from headwater.store import state as rows
 from headwater.topics.branch import Branch
 from headwater.topics.name import filter_covers, is_wild, matches
@@ -54,7 +55,7 @@ def purges_in(found: Iterable[tuple[bytes, bytes]]) -> Iterator[Purge]:
 class Purges:
     """The purges of a root; may be asked from any thread."""
 
-    __slots__ = ("_all", "_by_filter", "_by_key", "_known", "_topics_max", "_wild", "highest", "highest_of_keys")
+    __slots__ = ("_all", "_by_filter", "_by_key", "_topics_max", "_wild", "highest", "highest_of_keys", "memo")
 
     def __init__(self, purges: Iterable[Purge] = (), topics_max: int = 100_000) -> None:
         """How far topics are purged is remembered of `topics_max` of them; beyond it that starts anew."""
@@ -71,8 +72,9 @@ class Purges:
         self.highest_of_keys = max((purge.upto for purge in self._all if purge.key is not None), default=0)
         """Nothing above this offset was purged by its key."""
         self._wild: Branch | None = None
-        self._known: dict[str, int] = {}
         self._topics_max = topics_max
+        self.memo: Memo[str, int] = Memo(topics_max)
+        """What was found out of topics."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -98,13 +100,13 @@ class Purges:
 
     def upto(self, topic: str) -> int:
         """The highest offset up to which messages of a topic were purged, whatever their keys; 0 if none was."""
-        known = self._known.get(topic)
+        known = self.memo.known.get(topic)
         return self._find(topic) if known is None else known
 
     def uptos(self, topics: Sequence[str]) -> list[int]:
         """The same, of several."""
         try:
-            return list(map(self._known.__getitem__, topics))
+            return list(map(self.memo.known.__getitem__, topics))
         except KeyError:
             return list(map(self.upto, topics))
 
@@ -113,11 +115,7 @@ class Purges:
         if wild is None:
             wild = self._grow()
         found = max((by_filter[each] for each in wild.find(topic.split("/"))), default=0) if wild.children else 0
-        found = max(found, by_filter.get(topic, 0))
-        if len(self._known) >= self._topics_max:
-            self._known.clear()
-        self._known[topic] = found
-        return found
+        return self.memo.keep(topic, max(found, by_filter.get(topic, 0)))
 
     def _grow(self) -> Branch:
         """The tree of the wildcard filters; made when it is first asked for, as most purges are followed by others."""

@@ -17,6 +17,7 @@ from headwater.errors import QuotaExceeded
 from headwater.log.producers import Producers
 from headwater.log.purges import Purges, purges_in
 from headwater.log.retained import Retained, RetainedRow, merged
+from headwater.memo import Memo
 from headwater.message import Kept, Message, TopicInfo
 from headwater.store import state as rows
 from headwater.store.batch import Batch
@@ -96,7 +97,7 @@ class Root:
         self._known: set[str] = set()
         self.knows, self.knows_all = self._known.__contains__, self._known.issuperset
         """Whether a topic, or all of several, is known to exist, without asking the state."""
-        self._before: dict[str, int] = {}
+        self._before: Memo[str, int] = Memo(KNOWN_TOPICS_MAX)
         """Messages that topics had at the last checkpoint, of those that were looked up since; 0 of new ones."""
         self._promised: set[str] = set()
         self.producers = Producers(stream.number, state, config, row.producers)
@@ -210,13 +211,11 @@ class Root:
 
     def _look_up(self, name: str) -> bool:
         """Whether the state has a row of this topic; what it says is remembered until the next checkpoint."""
-        before = self._before.get(name)
+        before = self._before.known.get(name)
         if before is not None:
             return before > 0
         row = self._state.get(self._prefix + name.encode())
-        if len(self._before) >= KNOWN_TOPICS_MAX:
-            self._before.clear()
-        self._before[name] = 0 if row is None else decode_counts(row)[0]
+        self._before.keep(name, 0 if row is None else decode_counts(row)[0])
         return row is not None
 
     def _remember(self, names: Iterable[str]) -> None:
@@ -297,7 +296,7 @@ class Root:
         changed: Rows = {}
         messages, last = dict(self._messages), dict(self._last)
         self._fold(messages, last)
-        prefix, known, get = self._prefix, self._before, self._state.get
+        prefix, known, get = self._prefix, self._before.known, self._state.get
         for topic in sorted(messages):  # neighbours stand together in the state
             key = prefix + topic.encode()
             before = known.get(topic)
@@ -329,7 +328,7 @@ class Root:
         self._messages = Counter()
         self._last = {}
         self._runs = {}
-        self._before = {}
+        self._before.forget()
         self.producers.checkpointed()
         self.retained.checkpointed()
         self.is_dirty = False
@@ -405,7 +404,7 @@ class Root:
             self._messages.pop(info.topic, None)
             self._last.pop(info.topic, None)
             self._known.discard(info.topic)
-            self._before.pop(info.topic, None)
+            self._before.known.pop(info.topic, None)
             self.topic_count -= 1
         if self.topic_count < before:  # nobody knows whose they were
             self._makers = Counter({who: made * self.topic_count // before for who, made in self._makers.items()})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from headwater.memo import Memo
 from headwater.mqtt.fields import check_topic_name, text_of
 from headwater.mqtt.kinds import FLAGS, V5, Kind
 from headwater.mqtt.packets import Acks, Received, Run
@@ -30,10 +31,10 @@ TOPICS_CACHED_MAX: Final = 10_000
 TOPIC_CACHED_BYTES_MAX: Final = 200
 LAYOUTS_CACHED_MAX: Final = 100
 
-_topics: dict[bytes, str] = {}
+TOPICS: Final[Memo[bytes, str]] = Memo(TOPICS_CACHED_MAX)
 """Topics that were found to be good, as the same devices publish to the same topics again and again."""
 
-_layouts: dict[tuple[int, int, int, int], struct.Struct] = {}
+LAYOUTS: Final[Memo[tuple[int, int, int, int], struct.Struct]] = Memo(LAYOUTS_CACHED_MAX)
 """How packets are laid out that are alike, by the lengths of head and payload, what is between them, and how many."""
 
 
@@ -47,7 +48,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
     └───────┴───────────────┴──────────────────────┴─────────────┴─────────────┴──────────────────┴─────────┄
     ╰──────────────────────── head ──────────────────────────────╯
     """
-    first, begin = data[at], at
+    first, begin, known = data[at], at, TOPICS.known
     qos = first >> 1 & 3
     if qos == 3 or (first & 8 and not qos):
         return at
@@ -91,7 +92,7 @@ def read_run(data: bytes, at: int, version: int, bytes_max: int, found: list[Rec
             if body_at > size or size > bytes_max or at + size > end:
                 break
             raw = data[start + 2 : at + head_bytes]
-            topic = _topics.get(raw) or _good_topic(raw)
+            topic = known.get(raw) or _good_topic(raw)
             if not topic:
                 break
             names.append(topic)
@@ -134,7 +135,7 @@ def _take_alike(
     if between == 3 and data[at + len(head) + 2 : end : size] != ONES[0] * count:
         return False
     key = (len(head), between, payload_bytes, count)
-    layout = _layouts.get(key) or _new_layout(key)
+    layout = LAYOUTS.known.get(key) or _new_layout(key)
     found = layout.unpack_from(data, at)
     if not between & 2:
         payloads += found
@@ -149,11 +150,7 @@ def _take_alike(
 def _new_layout(key: tuple[int, int, int, int]) -> struct.Struct:
     head_bytes, between, payload_bytes, count = key
     number, properties = "H" if between & 2 else "", "x" if between & 1 else ""
-    layout = struct.Struct(">" + f"{head_bytes}x{number}{properties}{payload_bytes}s" * count)
-    if len(_layouts) >= LAYOUTS_CACHED_MAX:
-        _layouts.clear()
-    _layouts[key] = layout
-    return layout
+    return LAYOUTS.keep(key, struct.Struct(">" + f"{head_bytes}x{number}{properties}{payload_bytes}s" * count))
 
 
 def read_acks(data: bytes, at: int, found: list[Received]) -> int:
@@ -182,8 +179,4 @@ def _good_topic(raw: bytes) -> str:
         check_topic_name(topic)
     except MqttError:
         return ""
-    if topic and len(raw) <= TOPIC_CACHED_BYTES_MAX:
-        if len(_topics) >= TOPICS_CACHED_MAX:
-            _topics.clear()
-        _topics[raw] = topic
-    return topic
+    return TOPICS.keep(raw, topic) if topic and len(raw) <= TOPIC_CACHED_BYTES_MAX else topic

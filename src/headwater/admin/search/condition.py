@@ -25,8 +25,6 @@ from headwater.errors import Malformed
 CHARS_MAX = 1000
 COMPARISONS_MAX = 16
 STEPS_MAX = 32
-EACH = "*"
-"""A step into each element of an array."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

@@ -40,11 +40,6 @@ class Wanted:
         if header and not self._header_name:
             raise Malformed(f'header is "{header}"; write its name, or name=value')
 
-    @property
-    def is_anything(self) -> bool:
-        """Whether every message is meant."""
-        return not (self._condition or self._text or self._key or self._header_name)
-
     def places(self, body: Body, places: Places | None = None) -> Places:
         """Which messages of a body, or of those at some places of it, are meant."""
         found = range(body.count) if places is None else places

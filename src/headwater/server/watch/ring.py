@@ -39,10 +39,6 @@ class Ring:
         at = slot % self._slots * self._lines
         return [None if isnan(value) else value for value in self._values[at : at + self._lines]]
 
-    def is_gap(self, slot: int) -> bool:
-        """Whether nobody sampled an interval."""
-        return all(value is None for value in self.get(slot))
-
     def _write(self, slot: int, values: Sequence[float]) -> None:
         at = slot % self._slots * self._lines
         self._values[at : at + self._lines] = array("f", values)

@@ -38,8 +38,6 @@ LOOK_S = 0.05
 STEADY_S = 2.0
 """So long acks have to come again before a loss is over."""
 
-Turn = Callable[[], float]
-
 
 def measure(
     place: str, seconds: float, rounds: int, parts: tuple[str, ...] = PARTS, lease_s: float = 3.0
