@@ -122,6 +122,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Above this size the oldest are deleted even if unacked; an event and a typed gap say so."""
     hard_age_s: float = 0.0
     """Beyond this age they are deleted even if unacked; an event and a typed gap say so."""
+    lake_age_s: float = 0.0
+    """The archive deletes data files of the lake whose newest message is older, with all files before them."""
+    lake_bytes: int = 0
+    """Above this size of a root in the lake, the archive deletes its oldest data files."""
 
     if TYPE_CHECKING:
 
@@ -245,6 +249,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # History
     lake: str = ""
     """The lake of this bus, a folder or catalog:NAME: replay and follow read there what retention has deleted."""
+
+    erase_within_s: float = 86_400.0
+    """How long after a purge or an erasure the bytes may still be in the lake, where the archive runs at least four
+    times as often."""
 
     # Retained messages
     retained_per_root_max: Annotated[int, PER_ROOT] = 1_000_000

@@ -227,6 +227,7 @@ class Core:
         )
         self.erasure = Erasure(
             *(roots, self.dispatcher, self.dead_letters, state, self.rows, config, self.audit),
+            self.data.unarchived_from,
         )
         self.upkeep = Upkeep(
             *(roots, self.dispatcher, self.checks, state, self.rows, self.timers, config, clock, events),

@@ -18,7 +18,7 @@ The purge keeps the key as long as it has something to hide. The audit does not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from headwater.audit import Audit
 from headwater.config import Config
@@ -41,8 +41,8 @@ READ_BYTES = 4 << 20
 """How much of the log is looked at at once."""
 LETTERS_READ = 1000
 """Dead letters that are in memory at one time."""
-NO_TOPICS = "/"
-"""No topic matches it."""
+UNBOUNDED = 1 << 62
+"""Beyond every offset."""
 
 
 class Erasure:
@@ -57,6 +57,7 @@ class Erasure:
         commit: RowCommit,
         config: Config,
         audit: Audit,
+        unarchived_from: Callable[[str, int], int],
     ) -> None:
         self._roots = roots
         self._dispatcher = dispatcher
@@ -65,6 +66,7 @@ class Erasure:
         self._rows = commit
         self._config = config
         self._audit = audit
+        self._unarchived_from = unarchived_from
 
     def erase(self, key: bytes | str, filter: str = "#", *, dry_run: bool = False) -> Erased:
         """Remove what there is of a key below a filter; with `dry_run` only say what that is."""
@@ -186,6 +188,8 @@ class Erasure:
     def _hide(self, key: bytes, filter: str) -> None:
         """In the committing role: one write, after which nobody is handed any of it."""
         self._roots.checkpoints.make()
+        for root in self._roots.all():
+            root.is_archived = self._unarchived_from(root.name, UNBOUNDED) < UNBOUNDED
         covered = [
             (root, named, root.joined(named, root.stream.durable, key))
             for root in self._covered(filter)

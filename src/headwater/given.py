@@ -22,6 +22,8 @@ class GivenRetention(TypedDict, total=False):
     bytes: Size
     hard_bytes: Size
     hard_age_s: Duration
+    lake_age_s: Duration
+    lake_bytes: Size
 
 
 class GivenConfig(TypedDict, Generic[R], total=False):
@@ -69,6 +71,7 @@ class GivenConfig(TypedDict, Generic[R], total=False):
     retention_roots: dict[str, R]
     retention_interval_s: Duration
     lake: str
+    erase_within_s: Duration
     retained_per_root_max: int
     retained_bytes_per_root_max: Size
     delayed_max: int

@@ -43,6 +43,8 @@ SNAPSHOT_FIRST_S = 60.0
 """How long after its opening the first snapshot of the state is taken, if anything was written since the last."""
 STATE_AGAIN_S = 1.0
 """How long a state that failed is left alone before the next try."""
+UNBOUNDED = 1 << 62
+"""Beyond every offset."""
 NAMED_MAX = 3
 """Subscriptions that an error names."""
 
@@ -268,6 +270,7 @@ class Upkeep:
         before = stream.first_offset
         self._roots.checkpoints.make()
         first = stream.trim(upto)
+        root.is_archived = self._is_archived(root)
         self._state.write(root.forget_purges())
         if first > max(needed, before):
             self._events.add(
@@ -275,6 +278,10 @@ class Upkeep:
                 f'messages {max(needed, before)} to {first - 1} of "{root.name}" were deleted unacked or unarchived: '
                 "the hard limit of its retention was reached",
             )
+
+    def _is_archived(self, root: Root) -> bool:
+        """Whether a lake may have what the log has no more."""
+        return self._unarchived_from(root.name, UNBOUNDED) < UNBOUNDED
 
     def _older_than(self, root: Root, age_s: float) -> int:
         if not age_s:
@@ -312,6 +319,8 @@ class Upkeep:
 
     def _purge(self, filter: str) -> int:
         self._roots.checkpoints.make()
+        for root in self._roots.all():
+            root.is_archived = self._is_archived(root)
         covered = [
             (root, root.joined(filter, root.stream.durable))
             for root in self._roots.all()

@@ -49,3 +49,25 @@ def test_folders_that_hold_something_are_left_alone(data: Path, tmp_path: Path):
     assert one_sentence(here("restore", tmp_path / "none", data=tmp_path / "again", code=2).stderr)
     with headwater.open(data):
         assert run("backup", tmp_path / "other", data=data, code=2).stderr.startswith("Owned(409)")
+
+
+def test_what_there_is_of_a_key_is_said_and_then_removed_from_log_and_lake(tmp_path: Path):
+    from spark import lakes
+
+    data, lake = tmp_path / "data", tmp_path / "lake"
+    with headwater.open(data) as bus:
+        for key in (b"ann", b"ben", b"ann"):
+            bus.publish("home/door", b"opened", key=key, retain=True)
+        lakes.archive(lake, bus, "home", 2)
+    asked = ("pipeline", "erase", "--key", "ann", "--lake", lake)
+    found = {"messages": {"home": 2}, "retained": 1, "dead_letters": 0, "delayed": 0, "states": 0, "lake": {"home": 1}}
+    for _ in range(2):
+        assert objects_here(*asked, data=data) == [{**found, "carried_out": {}, "done": False}]
+    assert objects_here(*asked, "--yes", data=data) == [{**found, "carried_out": {"home": 1}, "done": True}]
+    (left,) = objects_here(*asked, data=data)
+    assert not any(left[name] for name in found)
+    with headwater.open(data, headwater.Config(lake=str(lake))) as bus:
+        assert [message.key for message in bus.replay("#")] == [b"ben"]
+    assert one_sentence(
+        here("pipeline", "erase", "--key", "ann", "--lake", tmp_path / "none", data=data, code=2).stderr
+    )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 import headwater
 import headwater.bus
@@ -60,3 +62,9 @@ def archive(lake: Path, bus: headwater.bus.Bus, root: str, upto: int) -> None:
         write(path, [message for message in messages if message.time_us // DAY_US == day], rows_per_group=7)
         paths.append(f"file://{path}")
     append(table, paths, after, after + 1, upto)
+
+
+def commit_deletes(table: Table, delete: DataFile) -> None:
+    """Name a file of deletes in a table, as engines do that delete rows without writing data files anew."""
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as producer:
+        producer.append_data_file(delete)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -22,6 +23,8 @@ from headwater.store.files import DiskFiles, parent
 
 DATA, METADATA = "data", "metadata"
 LOCAL = "file"
+ERASED = "headwater.erased-ms"
+"""Property of a table: when messages were last erased from it, whose bytes are to go soon."""
 
 
 def new_attempt(table: Table, what: str) -> str:
@@ -64,6 +67,13 @@ def make_commit_durable(table: Table) -> None:
     make_durable([table.metadata_location, snapshot.manifest_list, *manifests])
 
 
+def created(path: str) -> Any:
+    """A new file, to be written."""
+    filesystem, name = located(path)
+    filesystem.create_dir(parent(name))
+    return filesystem.open_output_stream(name)
+
+
 def drop_attempt(attempt: str) -> None:
     """Delete what an attempt wrote, which is certain not to be committed."""
     filesystem, path = located(attempt)
@@ -71,13 +81,17 @@ def drop_attempt(attempt: str) -> None:
         filesystem.delete_dir(path)
 
 
-def sweep(table: Table, grace_s: float) -> int:
+def sweep(table: Table, grace_s: float, erase_within_s: float = float("inf")) -> int:
     """Forget snapshots that were replaced longer ago than the grace period, and delete what none names; how many files.
 
     A snapshot counts from when it was replaced, not from when it was made: a reader may have planned with it until
-    then.
+    then. Where messages were erased, those who planned before it have half of the time for erasure at most, so that the
+    archive has the other half for its rounds.
     """
     now_us = SystemClock().now_us()
+    erased_us = int(table.properties.get(ERASED, "0")) * 1000
+    if erased_us > now_us - grace_s * SECOND_US:
+        grace_s = min(grace_s, erase_within_s / 2)
     horizon_us = now_us - round(grace_s * SECOND_US)
     _expire(table, horizon_us // 1000)
     table.refresh()

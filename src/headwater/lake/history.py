@@ -79,7 +79,8 @@ class LakeHistory:
                     return
                 last = min(stretch.last, archived.upto)
                 if not is_begun:
-                    position = max(position, first_since(archived, stretch.since_us or 0, stretch.last + 1))
+                    since = first_since(archived, stretch.since_us or 0, stretch.last + 1)
+                    position = max(position, archived.first, since)
                     is_begun = True
                 elif position < archived.first:
                     yield Hole(position, min(stretch.last, archived.first - 1), stretch.reason)

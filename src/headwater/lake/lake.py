@@ -39,6 +39,7 @@ from pyiceberg.types import BinaryType, LongType, MapType, NestedField, Primitiv
 
 from headwater.clock import SECOND_US
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, NotFound
+from headwater.lake.columns import FilePlace
 from headwater.lake.layout import OFFSET_ID, TIMESTAMP_ID, Layout, described
 from headwater.store.files import DiskFiles
 from headwater.store.manifest import quote
@@ -54,7 +55,9 @@ LAKE = "headwater.lake"
 ROOT = "headwater.root"
 ARCHIVED = "headwater.archived-offset"
 FIRST = "headwater.first-offset"
-"""Where the archive of a root began."""
+"""Where the archive of a root begins: it has nothing before, or no more."""
+PURGED = "headwater.purged"
+"""Which purges of the log were carried out: up to which offset, and the digest of all of them."""
 
 DAY_US = 86_400 * SECOND_US
 SCHEMA = Schema(
@@ -93,6 +96,13 @@ class LakeFile(msgspec.Struct, frozen=True):
     newest_us: int
     partition: tuple[Any, ...] = ()
     """What all its rows have in common, by the table's spec."""
+    deletes: tuple[str, ...] = ()
+    """Files that say which of its rows are deleted."""
+
+    @property
+    def place(self) -> FilePlace:
+        """What is needed to read it."""
+        return self.path, self.deletes
 
 
 class Archived(msgspec.Struct, frozen=True):
@@ -100,10 +110,12 @@ class Archived(msgspec.Struct, frozen=True):
 
     root: str
     first: int
-    """Where the archive began: the oldest offset that was in the log by then."""
+    """Where the archive begins: the oldest offset that was in the log by then, or that the lake's retention left."""
     upto: int
     """The last offset that is archived."""
     files: tuple[LakeFile, ...] = ()
+    purged: str = ""
+    """Which purges were carried out in it."""
 
     @property
     def rows(self) -> int:
@@ -275,8 +287,10 @@ def offset_of(table: Table) -> int:
 
 def archived_in(table: Table, root: str) -> Archived:
     """What a table has; all of it from the metadata that was loaded with it."""
-    files = sorted(map(_lake_file, data_files(table)), key=lambda file: file.first)
-    return Archived(root, int(table.properties.get(FIRST, "1")), offset_of(table), tuple(files))
+    found = (_lake_file(task.file, task.delete_files) for task in table.scan().plan_files())
+    files = tuple(sorted(found, key=lambda file: file.first))
+    first, purged = int(table.properties.get(FIRST, "1")), table.properties.get(PURGED, "")
+    return Archived(root, first, offset_of(table), files, purged)
 
 
 def data_files(table: Table) -> list[DataFile]:
@@ -284,7 +298,7 @@ def data_files(table: Table) -> list[DataFile]:
     return [task.file for task in table.scan().plan_files()]
 
 
-def _lake_file(file: DataFile) -> LakeFile:
+def _lake_file(file: DataFile, deletes: Iterable[DataFile] = ()) -> LakeFile:
     def bound(bounds: dict[int, bytes], kind: PrimitiveType, column: int) -> int:
         return cast("int", from_bytes(kind, bounds[column]))
 
@@ -297,6 +311,7 @@ def _lake_file(file: DataFile) -> LakeFile:
         bound(file.lower_bounds, TimestamptzType(), TIMESTAMP_ID) // DAY_US,
         bound(file.upper_bounds, TimestamptzType(), TIMESTAMP_ID),
         tuple(file.partition[place] for place in range(len(file.partition))),
+        tuple(sorted(one.file_path for one in deletes)),
     )
 
 
@@ -341,7 +356,7 @@ def _append(table: Table, files: Sequence[DataFile], reached: dict[str, str], wh
             for file in files:
                 producer.append_data_file(file)
 
-    _commit(table, reached, change, what)
+    commit(table, reached, change, what)
     return rows
 
 
@@ -361,10 +376,11 @@ def replace(table: Table, old: Iterable[DataFile], paths: Sequence[str]) -> None
             for file in files:
                 producer.append_data_file(file)
 
-    _commit(table, {ARCHIVED: str(offset_of(table)), "headwater.compacted": "true"}, change, "the table")
+    commit(table, {ARCHIVED: str(offset_of(table)), "headwater.compacted": "true"}, change, "the table")
 
 
-def _commit(table: Table, properties: dict[str, str], change: Any, what: str) -> None:
+def commit(table: Table, properties: dict[str, str], change: Any, what: str) -> None:
+    """Change a table in one commit, on the snapshot that it was loaded with: else `LostRace`, and nothing happened."""
     try:
         with table.transaction() as transaction:
             if table.metadata.name_mapping() is None:  # Spark's files have names, not ids

@@ -124,6 +124,12 @@ def described(table: Table, paths: Sequence[str]) -> list[DataFile]:
     return files
 
 
+def folder_of(path: str, spec: PartitionSpec) -> list[str]:
+    """The folders of a data file that say its partition."""
+    names = {field.name for field in spec.fields}
+    return [one for one in path.split("/")[-1 - len(names) : -1] if one.partition("=")[0] in names]
+
+
 PARTITION = 3
 """Where a data file has the values of its partition."""
 

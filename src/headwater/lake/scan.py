@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+from pyiceberg.table.puffin import PuffinFile
 
 from headwater.delivery.history import Lot
+from headwater.lake.columns import FilePlace
 from headwater.lake.files import located
 from headwater.lake.lake import Archived, LakeFile
 from headwater.lake.purged import without
@@ -34,15 +38,18 @@ Wanted = Callable[[str], bool]
 
 
 def scanned(
-    path: str, columns: Sequence[str], first: int, last: int, rows: int = ROWS, size: int = BYTES
+    place: FilePlace, columns: Sequence[str], first: int, last: int, rows: int = ROWS, size: int = BYTES
 ) -> Iterator[Any]:
-    """Record batches of the rows from one offset to another; each has at most so many rows, and about so many bytes.
+    """Record batches of the rows from one offset to another that are not deleted; each has at most so many rows, and
+    about so many bytes.
 
     FileNotFoundError: a compaction has replaced it, and its grace period is over.
     """
-    filesystem, place = located(path)
+    path, deletes = place
+    deleted = deleted_rows(path, deletes)
+    filesystem, name = located(path)
     with (
-        filesystem.open_input_file(place) as opened,
+        filesystem.open_input_file(name) as opened,
         pq.ParquetFile(opened, pre_buffer=False, buffer_size=PAGE_BYTES) as file,
     ):
         if not _is_in_order(file):
@@ -50,8 +57,10 @@ def scanned(
             yield from found.sort_by("offset").combine_chunks().to_batches(rows)
             return
         number = file.schema_arrow.names.index("offset")  # no column before it is nested
+        row = 0
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
+            begin, row = row, row + about.num_rows
             bounds = about.column(number).statistics
             if bounds is not None and bounds.has_min_max and (bounds.max < first or bounds.min > last):
                 continue
@@ -59,7 +68,31 @@ def scanned(
             for batch in file.iter_batches(
                 batch_size=min(rows, fitting), row_groups=[group], columns=list(columns), use_threads=False
             ):
-                yield _between(batch, first, last)
+                end = begin + batch.num_rows
+                gone = deleted[np.searchsorted(deleted, begin) : np.searchsorted(deleted, end)] - begin
+                begin = end
+                yield _between(batch if not len(gone) else batch.filter(_all_but(gone, batch.num_rows)), first, last)
+
+
+def deleted_rows(path: str, deletes: Sequence[str]) -> Any:
+    """The rows of a data file that others have deleted, by their places in it, in order."""
+    found = [np.empty(0, np.int64)]
+    for one in deletes:
+        filesystem, name = located(one)
+        with filesystem.open_input_file(name) as opened:
+            if one.endswith(".parquet"):
+                rows = pq.read_table(opened, columns=["file_path", "pos"], filters=[("file_path", "==", path)])
+                found.append(rows.column("pos").to_numpy())
+            else:
+                vectors = deletion_vectors_from_puffin_file(PuffinFile(opened.read()))
+                found += [one.to_vector().to_numpy() for one in vectors if one.referenced_data_file == path]
+    return np.unique(np.concatenate(found))
+
+
+def _all_but(places: Any, count: int) -> Any:
+    kept = np.ones(count, np.bool_)
+    kept[places] = False
+    return pa.array(kept)
 
 
 def _between(batch: Any, first: int, last: int) -> Any:
@@ -87,7 +120,7 @@ def first_since(archived: Archived, time_us: int, otherwise: int) -> int:
     moment = pa.scalar(time_us, pa.timestamp("us", tz="UTC"))
     for file in archived.files:
         if file.newest_us >= time_us and file.first < best:
-            for batch in scanned(file.path, ("offset", "timestamp"), file.first, best - 1):
+            for batch in scanned(file.place, ("offset", "timestamp"), file.first, best - 1):
                 found = batch.filter(pc.greater_equal(batch.column("timestamp"), moment))
                 if found.num_rows:
                     best = min(best, found.column("offset")[0].as_py())
@@ -182,7 +215,7 @@ def lots(
     make = _lot if columns is None else Rows
     needed = COLUMNS if columns is None else tuple(dict.fromkeys((*columns, "topic", "offset", "timestamp", "key")))
     rows = max(1, (ROWS if columns is None else BATCH_ROWS) // _overlapping(files))
-    for batch in in_order([(file.first, scanned(file.path, needed, first, last, rows)) for file in files]):
+    for batch in in_order([(file.first, scanned(file.place, needed, first, last, rows)) for file in files]):
         yield make(root, batch.column("offset")[-1].as_py(), _wanted_rows(batch, wanted))
 
 

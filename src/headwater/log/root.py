@@ -86,6 +86,8 @@ class Root:
         self._config = config
         self.purges = self._load_purges()
         self.purged_upto = row.purged_upto
+        self.is_archived = False
+        """Whether a lake has left a mark, as far as anybody has looked."""
         self.owner = row.owner
         self._makers: Counter[str] = Counter(row.makers)
         self.topic_count = row.topics
@@ -143,7 +145,7 @@ class Root:
 
     def _needed(self, purges: Purges) -> Purges:
         # With a lake, what was purged may come to light again.
-        return purges if self._config.lake else purges.since(self.stream.first_offset)
+        return purges if self._config.lake or self.is_archived else purges.since(self.stream.first_offset)
 
     def _exchange(self, purges: Purges) -> Rows:
         """These instead of those before; the rows to write for that."""

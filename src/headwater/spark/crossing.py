@@ -14,8 +14,10 @@ import msgspec
 
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict
+from headwater.lake.carried import left_of
 from headwater.lake.lake import Archived, LakeFile, existing_lake
 from headwater.lake.scan import first_since
+from headwater.log.purges import Purge
 from headwater.message import SchemaInfo
 from headwater.spark.spans import Extent, Log, Span, cuts_by_count
 from headwater.spark.topics import EVERYTHING, Topics
@@ -83,6 +85,9 @@ class Crossing:
     def schemas(self) -> list[SchemaInfo]:
         return self._log.schemas()
 
+    def purges(self, root: str) -> tuple[Purge, ...]:
+        return self._log.purges(root)
+
     def offset_at(self, root: str, time_us: int) -> int:
         found = self._log.offset_at(root, time_us)
         kept = {extent.root: extent.first for extent in self._log.extents(Topics((root,)))}
@@ -103,7 +108,9 @@ class Crossing:
         yield from self._lake_spans(root, first, last, messages_max)
         start = max(first, self._live_from(root))
         if start <= last:
-            yield from self._log.spans(root, start, last, bytes_max, messages_max)
+            purges = self._log.purges(root)  # for what is archived, and deleted, before it is read
+            for span in self._log.spans(root, start, last, bytes_max, messages_max):
+                yield msgspec.structs.replace(span, purges=purges)
 
     def _live_from(self, root: str) -> int:
         archived = self._archived.get(root)
@@ -112,12 +119,16 @@ class Crossing:
     def _lake_spans(self, root: str, first: int, last: int, messages_max: int | None) -> Iterator[Span]:
         archived = self._archived.get(root)
         if archived is not None:
-            yield from lake_spans(archived, first, last, messages_max)
+            purges = left_of(self._log.purges(root), archived.purged)
+            yield from lake_spans(archived, first, last, messages_max, purges)
 
 
-def lake_spans(archived: Archived, first: int, last: int, messages_max: int | None = None) -> Iterator[Span]:
+def lake_spans(
+    archived: Archived, first: int, last: int, messages_max: int | None = None, purges: tuple[Purge, ...] = ()
+) -> Iterator[Span]:
     """What the lake has of a stretch of a root, in order: cut wherever another file begins, but not into small pieces
     where many files share a stretch, as those of a table do that keeps topics apart."""
+    first = max(first, archived.first)
     files = archived.between(first, last)  # by their first offset
     reading: list[LakeFile] = []
     start: int | None = None
@@ -130,18 +141,21 @@ def lake_spans(archived: Archived, first: int, last: int, messages_max: int | No
         end = min(following.first - 1 if following else last, upto)
         for low, high in cuts_by_count(start, end, messages_max or last):
             size = sum(_share(one, low, min(high, one.last)) for one in reading)
-            yield Span(archived.root, low, high, bytes=size, files=tuple(one.path for one in reading))
+            yield Span(archived.root, low, high, bytes=size, purges=purges, files=tuple(one.place for one in reading))
         start = None
 
 
-def lost_spans(lake: str, root: str, first: int, last: int) -> tuple[list[Span], list[tuple[int, int]]]:
+def lost_spans(
+    lake: str, root: str, first: int, last: int, purges: tuple[Purge, ...]
+) -> tuple[list[Span], list[tuple[int, int]]]:
     """Where the lake has messages that the log has no more, and what it does not have either."""
     archived = existing_lake(lake).archived(root).get(root)
     if archived is None:
         return [], [(first, last)]
     low, high = max(first, archived.first), min(last, archived.upto)
     lacking = [(first, min(last, low - 1)), (max(first, high + 1), last)]
-    return list(lake_spans(archived, low, high)) if low <= high else [], [one for one in lacking if one[0] <= one[1]]
+    spans = lake_spans(archived, low, high, None, purges) if low <= high else ()
+    return list(spans), [one for one in lacking if one[0] <= one[1]]
 
 
 def check_restored(extent: Extent, archived: Archived) -> None:

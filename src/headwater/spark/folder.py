@@ -81,6 +81,9 @@ class Folder:
     def _purges(self, number: int) -> tuple[Purge, ...]:
         return tuple(purges_in(self._state.scan(rows.key_u32(rows.PURGE, number))))
 
+    def purges(self, root: str) -> tuple[Purge, ...]:
+        return self._purges(self._stream(root).number)
+
     def schemas(self) -> list[SchemaInfo]:
         """Those that stand, as their owner has stored them."""
         return [msgspec.msgpack.decode(value, type=SchemaInfo) for _, value in self._state.scan(rows.SCHEMA)]

@@ -7,25 +7,34 @@ ends are looked up once, when the table is made: it is the state of that moment,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from functools import reduce
-from typing import TYPE_CHECKING
+from functools import partial, reduce
+from typing import TYPE_CHECKING, cast
 
 import msgspec
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
+from headwater.arrow.conditions import Conditions
 from headwater.errors import Malformed
-from headwater.lake.lake import LakeFile, existing_lake
+from headwater.lake.carried import left_of
+from headwater.lake.lake import Archived, LakeFile, existing_lake
+from headwater.log.purges import Purge
 from headwater.spark.crossing import check_restored
 from headwater.spark.options import MESSAGES, read_options
 from headwater.spark.reading import open_log
 from headwater.spark.source import COLUMNS
+from headwater.spark.spans import Span
 from headwater.spark.topics import Topics
 from headwater.topics.name import filter_covers_root
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+FILES_AT_ONCE = 64
+"""Tasks that read data files which Spark does not read by itself."""
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS[MESSAGES].items())
 
 
@@ -60,20 +69,21 @@ def table_of(
     archived = {root: known for one in topics.asked for root, known in opened.archived(one).items()}
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}
+    purges: dict[str, tuple[Purge, ...]] = {}
     with closing(open_log(options)) as log:
         opened.check(log.bus_id)
         for extent in log.extents(topics):
             known = archived.get(extent.root)
             if known is not None:
                 check_restored(extent, known)
+                purges[extent.root] = left_of(log.purges(extent.root), known.purged)
             first = known.upto + 1 if known is not None and known.upto else extent.first
             starts[extent.root], ends[extent.root] = first, extent.end
-    parts = []
+    parts: list[DataFrame] = []
     for root, known in archived.items():
-        paths = [file.path for file in known.files if is_wanted is None or is_wanted(root, file)]
-        if paths:
-            scanned = spark.read.schema(SCHEMA).parquet(*paths)
-            parts.append(scanned if topics.is_everything_of(root) else scanned.where(topics_match(topics, root)))
+        files = [file for file in known.files if is_wanted is None or is_wanted(root, file)]
+        scans = _scans(spark, known, files, purges.get(root, ()))
+        parts += scans if topics.is_everything_of(root) else (one.where(topics_match(topics, root)) for one in scans)
     if any(starts[root] < ends[root] for root in starts) or not parts:
         # With the lake: what is archived, and deleted from the log, before it is read is then read from there.
         reader = spark.read.format("headwater").options(**source, lake=lake)
@@ -84,6 +94,36 @@ def table_of(
 def topics_match(topics: Topics, root: str) -> str:
     """A condition in SQL that holds for the topics of a root that are wanted."""
     return " or ".join(topic_matches(one) for one in topics.filters if filter_covers_root(one, root))
+
+
+def _scans(
+    spark: SparkSession, known: Archived, files: Sequence[LakeFile], purges: tuple[Purge, ...]
+) -> Iterator[DataFrame]:
+    """The rows of data files that are to be seen: Spark reads them by itself, but for files in which it would see what
+    was purged or deleted, or what the lake's retention has left behind."""
+    upto = max((purge.upto for purge in purges), default=0)
+    ours = [file for file in files if file.deletes or file.first <= upto or file.first < known.first]
+    theirs = [file.path for file in files if file not in ours]
+    if theirs:
+        yield spark.read.schema(SCHEMA).parquet(*theirs)
+    if ours:
+        spans = [
+            Span(known.root, max(file.first, known.first), file.last, purges=purges, files=(file.place,))
+            for file in ours
+        ]
+        packed = spark.createDataFrame([(msgspec.msgpack.encode(span),) for span in spans], "span binary")
+        columns = to_arrow_schema(cast("StructType", StructType.fromDDL(SCHEMA)), timezone="UTC")
+        yield packed.repartition(min(len(spans), FILES_AT_ONCE)).mapInArrow(partial(_rows, columns), SCHEMA)
+
+
+def _rows(columns: pa.Schema, packed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of data files."""
+    from headwater.spark.lake_reading import batches_of
+
+    for batch in packed:
+        for each in batch.column("span").to_pylist():
+            span = msgspec.msgpack.decode(each, type=Span)
+            yield from batches_of(span, columns, lambda _: True, Conditions(), None)
 
 
 def topic_matches(topics: str) -> str:

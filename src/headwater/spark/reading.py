@@ -187,7 +187,8 @@ def _kept(options: ReadOptions, span: Span, hole: Hole) -> list[Span]:
     if options.lake is not None:
         from headwater.spark.crossing import lost_spans
 
-        spans, lacking = lost_spans(options.lake, span.root, max(hole.first, span.first), min(hole.last, span.last))
+        first, last = max(hole.first, span.first), min(hole.last, span.last)
+        spans, lacking = lost_spans(options.lake, span.root, first, last, span.purges)
     for first, last in lacking:
         plan.report(span.root, Hole(first, last, hole.reason), span.purged_upto, options.fail_on_data_loss)
     return spans

@@ -13,6 +13,7 @@ from headwater.client.bus import Bus
 from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.config import Connecting
 from headwater.errors import Conflict, Disconnected, Gap, Malformed, NotFound
+from headwater.log.purges import Purge
 from headwater.message import SchemaInfo
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
@@ -64,6 +65,7 @@ class Served:
         self._bus = connect(url)
         self._topics = topics
         self._extents: dict[str, Extent] = {}
+        self._purges: dict[str, list[Purge]] | None = None
         self._message_bytes: dict[str, int] = {}
         """About what a message of each root takes."""
         self._id = self._bus.id
@@ -83,7 +85,7 @@ class Served:
         return self._id
 
     def refresh(self) -> None:
-        self._extents, self._message_bytes = {}, {}
+        self._extents, self._message_bytes, self._purges = {}, {}, None
         for found in (one for asked in self._topics.asked for one in self._bus.extents(asked)):
             self._extents[found.root] = Extent(found.root, found.first, found.end, found.purged_upto)
             count = found.end - found.first
@@ -97,6 +99,18 @@ class Served:
 
     def extents(self, topics: Topics) -> list[Extent]:
         return list(self._extents.values())
+
+    def purges(self, root: str) -> tuple[Purge, ...]:
+        """As they are by now: a server shows them only to who asks."""
+        if self._purges is None:
+            self._purges = {}
+            try:
+                found = dict.fromkeys(one for asked in self._topics.asked for one in self._bus.purges(asked))
+            except Malformed:
+                found = {}  # of an older version
+            for one in found:
+                self._purges.setdefault(one.root, []).append(Purge(one.filter, one.upto, key=one.key))
+        return tuple(self._purges.get(root, ()))
 
     def schemas(self) -> list[SchemaInfo]:
         try:

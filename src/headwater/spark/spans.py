@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from headwater.lake.columns import FilePlace
 from headwater.log.purges import Purge
 from headwater.message import SchemaInfo
 from headwater.spark.topics import Topics
@@ -49,6 +50,9 @@ class Log(Protocol):
 
     def schemas(self) -> list[SchemaInfo]:
         """What payloads have to be."""
+
+    def purges(self, root: str) -> tuple[Purge, ...]:
+        """What is purged of a root: a lake may have it still."""
 
     def offset_at(self, root: str, time_us: int) -> int:
         """The first offset appended at or after a time."""
@@ -92,6 +96,9 @@ class AsOf:
     def schemas(self) -> list[SchemaInfo]:
         return self._log.schemas()
 
+    def purges(self, root: str) -> tuple[Purge, ...]:
+        return self._log.purges(root)
+
     def offset_at(self, root: str, time_us: int) -> int:
         found = self._log.offset_at(root, time_us)
         return found if self._ends is None else min(found, self._ends.get(root, found))
@@ -123,7 +130,7 @@ class Span(msgspec.Struct, frozen=True):
     purged_upto: int = 0
     """Everything up to here was purged as a whole: nobody is to miss it."""
     purges: tuple[Purge, ...] = ()
-    files: tuple[str, ...] = ()
+    files: tuple[FilePlace, ...] = ()
     """Of the lake: the data files that have these messages. Each has those of one day, so some offsets may be missing
     in it, and clocks that were not right make several overlap."""
 

@@ -7,19 +7,23 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from msgspec.structs import asdict
 
+from headwater import settings
 from headwater.cli.following import pause
 from headwater.cli.options import RELATIVE, UNITS_S, At, CommandGroup, connect
 from headwater.cli.output import counted, emit, progress, remark, safe, say, size, tell
+from headwater.config import Config, Retention
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
+from headwater.wire.administration import ListSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.lake.erasure import Carried
     from headwater.spark.pipelines.archive import Archive, Compacted, Step
     from headwater.spark.pipelines.rollup import Rolled
 
@@ -74,7 +78,8 @@ def archive(
     yet (up to the hard limits of its retention).
 
     With --json: an object for each commit (root, first, last, rows, bytes, files, seconds), each day compacted (root,
-    day, files_before, files_after, rows) and each sweep (deleted).
+    day, files_before, files_after, rows), each root in which purges were carried out (root, erased, files_before,
+    files_after) or retention left files behind (root, retention_files), and each sweep (deleted).
     """
     wait_s = interval(once, every)
     grace_s = seconds(grace, "--grace")
@@ -84,7 +89,8 @@ def archive(
         from headwater.spark.pipelines.archive import Archive, Options
 
         layout = layout_of(partition, sort)
-        job = Archive(spark, lake, source_of(at), Options(topics, skip_lost=skip_lost, grace_s=grace_s, layout=layout))
+        options = Options(topics, skip_lost=skip_lost, grace_s=grace_s, layout=layout, config=rules_of(at))
+        job = Archive(spark, lake, source_of(at), options)
         if not job.pending() and not every:
             remark("nothing new: the lake has all that the log has")
         again(lambda: _archive_once(job, COMPACT_ALL if compact else None, at.json), every, wait_s, Conflict)
@@ -97,6 +103,11 @@ def _archive_once(job: Archive, small_files_max: int | None, as_json: bool) -> N
         for step in job.round():
             advance(step.last - step.first + 1)
             _show_step(step, as_json)
+    for root, files in job.retain():
+        left = f"  {counted(len(files), 'file')} left by retention, {size(sum(file.bytes for file in files))}"
+        tell(as_json, {"root": root, "retention_files": len(files)}, f"{safe(root)}{left}")
+    for carried in job.erase():
+        _show_carried(carried, as_json)
     for compacted in job.compact(small_files_max):
         _show_compacted(compacted, as_json)
     deleted = job.sweep()
@@ -115,6 +126,33 @@ def _show_step(step: Step, as_json: bool) -> None:
         f"  {counted(step.files, 'file')}, {size(step.bytes)}",
         (f"  {rate:,.0f} messages/s", "dim"),
     )
+
+
+def _show_carried(done: Carried, as_json: bool) -> None:
+    if as_json:
+        told = {"root": done.root, "erased": done.rows}
+        emit({**told, "files_before": done.files_before, "files_after": done.files_after})
+    elif done.rows:
+        files = counted(done.files_before, "file")
+        say((safe(done.root), "cyan"), f"  {counted(done.rows, 'message')} erased, {files} written anew")
+
+
+def rules_of(at: At) -> Config:
+    """The settings that a lake goes by: the server's; of a folder, those that a server of it would have here."""
+    if at.url is None:
+        return settings.load(environment=os.environ).config
+    with connect(at.url) as bus:
+        found = {one.name: one.value for one in cast(Any, bus).ask(ListSettings())}
+    roots: dict[str, dict[str, Any]] = {"": {}}
+    for name, value in found.items():
+        place, _, field = name.rpartition(".")
+        if field in ("lake_age_s", "lake_bytes"):
+            root = place.removeprefix("retention").removeprefix("_roots").removeprefix(".")
+            roots.setdefault(root, {})[field] = value
+    rule = Retention(**roots.pop(""))
+    rules = {root: Retention(**fields) for root, fields in roots.items()}
+    within_s = found.get("erase_within_s", Config().erase_within_s)
+    return Config(erase_within_s=within_s, retention=rule, retention_roots=rules)
 
 
 def _show_compacted(done: Compacted, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """Every command of `headwater pipeline`, in one group."""
 
-from headwater.cli.pipeline import app, dead_letters, infer, replay, run, sql
+from headwater.cli.pipeline import app, dead_letters, erase, infer, replay, run, sql
 
 __all__ = ["app"]
 
@@ -10,3 +10,4 @@ app.command()(run.run)
 app.command()(infer.infer)
 app.command()(sql.sql)
 app.command()(sql.serve)
+app.command()(erase.erase)

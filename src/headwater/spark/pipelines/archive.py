@@ -17,8 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headwater.clock import SECOND_US, SystemClock
+from headwater.config import Config
 from headwater.errors import Conflict, Gap, Malformed
 from headwater.lake import files as lake_files
+from headwater.lake.erasure import Carried, carry_out
 from headwater.lake.evolution import add_columns, type_in
 from headwater.lake.lake import (
     ROOT,
@@ -33,6 +35,7 @@ from headwater.lake.lake import (
     replace,
 )
 from headwater.lake.layout import Layout, layout_in
+from headwater.lake.retention import beyond, delete
 from headwater.lake.values import value_type
 from headwater.message import SchemaInfo
 from headwater.spark import plan
@@ -93,6 +96,8 @@ class Options(msgspec.Struct, frozen=True):
     grace_s: float = GRACE_S
     layout: Layout = Layout()
     """Of tables that are made; those that are there keep their own."""
+    config: Config = Config()
+    """Of which the rules for what the lake keeps, and the time for erasure."""
 
 
 def _whole_roots(text: str) -> Topics:
@@ -282,11 +287,30 @@ class Archive:
         for root, archived in self.lake.archived().items():
             small: dict[tuple[Any, ...], list[LakeFile]] = {}
             for file in archived.files:
-                if file.bytes < SMALL_BYTES:
+                if file.bytes < SMALL_BYTES and not file.deletes:
                     small.setdefault(file.partition, []).append(file)
             for files in small.values():
                 if len(files) > most:
                     yield self._join(root, files[0].day, {file.path for file in files})
+
+    def erase(self) -> Iterator[Carried]:
+        """Carry out what was purged in the log: a commit for each root in which there is something to do."""
+        purges = {}
+        with closing(open_log(self._read)) as log:
+            for extent in log.extents(EVERYTHING):
+                purges[extent.root] = log.purges(extent.root)
+        for root in self.lake.roots():
+            if root in purges and (done := carry_out(self.lake.table(root), root, purges[root])) is not None:
+                yield done
+
+    def retain(self) -> Iterator[tuple[str, list[LakeFile]]]:
+        """Delete the data files that the rules of their roots allow to delete."""
+        now_us = self._clock.now_us()
+        for root, archived in self.lake.archived().items():
+            files = beyond(archived, self.options.config.retention_of(root), now_us)
+            if files:
+                delete(self.lake.table(root), root, files)
+                yield root, files
 
     def _join(self, root: str, day: int, paths: set[str]) -> Compacted:
         table = self.lake.table(root)
@@ -305,4 +329,5 @@ class Archive:
 
     def sweep(self) -> int:
         """Delete what nobody needs any more; how many files."""
-        return sum(lake_files.sweep(self.lake.table(root), self.options.grace_s) for root in self.lake.roots())
+        grace_s, within_s = self.options.grace_s, self.options.config.erase_within_s
+        return sum(lake_files.sweep(self.lake.table(root), grace_s, within_s) for root in self.lake.roots())
