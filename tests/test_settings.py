@@ -224,3 +224,19 @@ def test_no_two_settings_have_the_same_name():
         field.name for struct in (Process, Serving, Clustering, Config) for field in msgspec.structs.fields(struct)
     ]
     assert len(names) == len(set(names))
+
+
+def test_pipelines_are_a_table_of_commands(tmp_path: Path):
+    path = tmp_path / "headwater.toml"
+    path.write_text('[pipelines]\narchive = "archive --every 30s"\n')
+    loaded = load(environment={"HEADWATER_PIPELINES__NIGHTLY": "rollup --every 1h"}, path=str(path))
+    assert loaded.serving.pipelines == {"archive": "archive --every 30s", "nightly": "rollup --every 1h"}
+    rows = {name: (value, str(source)) for name, value, _, source in loaded.rows() if name.startswith("pipelines.")}
+    assert rows == {
+        "pipelines.archive": ("archive --every 30s", str(path)),
+        "pipelines.nightly": ("rollup --every 1h", "HEADWATER_PIPELINES__NIGHTLY"),
+    }
+    for text in ('[pipelines]\n"a b" = "archive"\n', "[pipelines]\narchive = 30\n", 'pipelines = "archive"\n'):
+        path.write_text(text)
+        with pytest.raises(Malformed, match="pipelines"):
+            load(path=str(path))

@@ -457,6 +457,12 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     http_restart_s_max: float = 30.0
     """The longest that a process which keeps failing is left before it is started again."""
 
+    # Pipelines on Spark
+    pipelines: dict[str, str] = {}
+    """By name, what the server has run: what one would write after `headwater pipeline`."""
+    pipelines_restart_s_max: float = 60.0
+    """The longest that a pipeline which keeps failing is left before it is begun again."""
+
     # Who may come in
     auth: str | tuple[str, ...] = "none"
     """none: everybody, on loopback alone. Else one or several of scram, certificate, gatekeeper (a trusted peer states

@@ -31,6 +31,9 @@ NOT_SETTINGS = frozenset(("HEADWATER_CONFIG", "HEADWATER_SPARK", "HEADWATER_URL"
 NAMES_CLOSE = 0.6
 """How alike two names are before one is offered for the other."""
 
+PIPELINES = "pipelines."
+PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""What a pipeline may be called."""
 NUMBER = re.compile(r"[+-]?\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -80,13 +83,17 @@ class Loaded(msgspec.Struct, frozen=True):
         for name, kind in known().items():
             yield name, self._value(name), kind.default, self.sources[name]
         for name in self.sources:
-            if name.startswith("retention_roots."):
+            if name.startswith(PIPELINES):
+                yield name, self._value(name), "", self.sources[name]
+            elif name.startswith("retention_roots."):
                 yield name, self._value(name), getattr(Retention(), name.rpartition(".")[2]), self.sources[name]
 
     def _value(self, name: str) -> object:
         table, root, field = _split(name)
         if root:
             return getattr(self.config.retention_roots[root], field)
+        if table == "pipelines":
+            return self.serving.pipelines[field]
         if table:
             return getattr(self.config.retention, field)
         owner = next(
@@ -126,7 +133,7 @@ def load(
     try:
         return Loaded(
             Config(**_of(Config, values), **_retention(values)),
-            Serving(**_of(Serving, values)),
+            Serving(**_of(Serving, values), **_pipelines(values)),
             Process(**_of(Process, values)),
             sources,
             Clustering(**_of(Clustering, values)),
@@ -141,6 +148,7 @@ def given(config: Config, serving: Serving, data: str) -> Loaded:
     loaded.sources.update(
         {name: Source("program", "program") for name, value, default, _ in loaded.rows() if value != default}
     )
+    loaded.sources.update({PIPELINES + name: Source("program", "program") for name in serving.pipelines})
     for root in config.retention_roots:
         loaded.sources.update(
             {f"retention_roots.{root}.{name}": Source("program", "program") for name in _kinds(Retention)}
@@ -156,7 +164,7 @@ def known() -> Mapping[str, Kind]:
         for field in msgspec.structs.fields(struct):
             if field.name == "retention":
                 found |= {f"retention.{name}": kind for name, kind in _kinds(Retention).items()}
-            elif field.name != "retention_roots":
+            elif field.name not in ("retention_roots", "pipelines"):
                 found[field.name] = Kind(_plain(field.type), _default(field))
     return MappingProxyType(found)
 
@@ -184,7 +192,7 @@ def _retention(values: Mapping[str, Any]) -> dict[str, Any]:
     rules: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         table, root, field = _split(name)
-        if table:
+        if table.startswith("retention"):
             rules.setdefault(root, {})[field] = value
     found: dict[str, Any] = {}
     if "" in rules:
@@ -194,11 +202,19 @@ def _retention(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _pipelines(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The table `pipelines`."""
+    found = {name.removeprefix(PIPELINES): value for name, value in values.items() if name.startswith(PIPELINES)}
+    return {"pipelines": found} if found else {}
+
+
 def _split(name: str) -> tuple[str, str, str]:
     """Table, root and field: retention_roots.home.bytes; a root may have dots itself."""
     if name.startswith("retention_roots."):
         root, _, field = name.removeprefix("retention_roots.").rpartition(".")
         return "retention_roots", root, field
+    if name.startswith(PIPELINES):
+        return "pipelines", "", name.removeprefix(PIPELINES)
     table, _, field = name.rpartition(".")
     return table, "", field
 
@@ -250,10 +266,10 @@ def _from_file(files: Files, path: str | None, environment: Mapping[str, str]) -
 
 def _flat(parsed: Mapping[str, Any], source: Source) -> Iterator[tuple[str, object]]:
     for name, value in parsed.items():
-        if name not in ("retention", "retention_roots"):
+        if name not in ("retention", "retention_roots", "pipelines"):
             yield name, value
             continue
-        tables = {f"{name}.": value} if name == "retention" else {}
+        tables = {f"{name}.": value} if name != "retention_roots" else {}
         if name == "retention_roots" and isinstance(value, dict):
             tables = {f"{name}.{root}.": rule for root, rule in value.items()}
         elif name == "retention_roots":
@@ -262,7 +278,8 @@ def _flat(parsed: Mapping[str, Any], source: Source) -> Iterator[tuple[str, obje
             if not isinstance(table, dict):
                 table_name = prefix[:-1]
                 raise Malformed(
-                    f"{table_name} of {source} is {table!r}; use a table: [{table_name}], below it age_s = …"
+                    f"{table_name} of {source} is {table!r}; use a table: [{table_name}], below it "
+                    + ('archive = "archive --every 30s"' if name == "pipelines" else "age_s = …")
                 )
             yield from ((prefix + field, rule) for field, rule in table.items())
 
@@ -297,6 +314,8 @@ def _check_name(name: str, source: Source, written: str) -> None:
     table, root, field = _split(name)
     if name in known() or (table == "retention_roots" and root and field in _kinds(Retention)):
         return
+    if table == "pipelines" and PIPELINE.fullmatch(field):
+        return
     if table in ("retention", "retention_roots"):
         near = difflib.get_close_matches(field, list(_kinds(Retention)), 1, NAMES_CLOSE)
         offered = [name[: len(name) - len(field)] + match for match in near]
@@ -314,8 +333,8 @@ def _check_name(name: str, source: Source, written: str) -> None:
 
 def _typed(name: str, value: object, source: Source) -> object:
     """The value as its setting wants it; Malformed says what that is."""
-    found = known().get(name) or _kinds(Retention)[_split(name)[2]]
-    field = _split(name)[2]
+    table, _, field = _split(name)
+    found = Kind(str, "") if table == "pipelines" else known().get(name) or _kinds(Retention)[field]
     try:
         # Only in a file have values types of their own; elsewhere everything is text.
         return _convert(field, found.type, value, is_text=source.kind != "file")

@@ -107,6 +107,7 @@ def test_settings_pipelines_and_events_are_shown(http: httpx.Client, served: Ser
         bus.publish("archived/x", b"1")
     roots = {one["root"]: one for one in http.get("/v1/pipelines").json()["pipelines"]}
     assert (roots["archived"]["archived"], roots["archived"]["end"]) == (0, 2)
+    assert http.get("/v1/pipelines/jobs").json() == {"jobs": []}
     assert "events" in http.get("/v1/events").json()
 
 

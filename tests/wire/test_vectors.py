@@ -85,6 +85,7 @@ ANSWERS = (
     administration.Failover,
     administration.ClusterStatus,
     administration.Setting,
+    administration.Job,
     administration.Pipeline,
     requests.Problem,
     requests.Notice,

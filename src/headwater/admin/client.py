@@ -113,6 +113,10 @@ class Admin:
         """How far each root is archived: `.root .first .end .lake .archived .lag`."""
         return self.ask(wire.ListPipelines())
 
+    def jobs(self) -> Any:
+        """How the pipelines are that the server runs: `.name .command .state .since_us .restarts .rows .lag .error`."""
+        return self.ask(wire.ListJobs())
+
     def close(self) -> Any:
         """Let go of the server."""
         return self.bus.close()

@@ -78,7 +78,8 @@ def show(loaded: Loaded, as_json: bool) -> None:
     for name in ("setting", "value", "default", "from", ""):
         table.add_column(name, overflow="fold", ratio=3 if not name else None)
     for name, value, default, source in loaded.rows():
-        line = lines.get(name) or lines["retention." + name.rpartition(".")[2]]
+        described_as = "pipelines" if name.startswith("pipelines.") else "retention." + name.rpartition(".")[2]
+        line = lines.get(name) or lines[described_as]
         if as_json:
             emit(
                 {
@@ -139,6 +140,9 @@ def example() -> str:
         "#[retention_roots.home]",
         '#age_s = "7d"',
         '#hard_bytes = "10GiB"',
+        "\n## Pipelines that the server runs, as many as there are: what comes after `headwater pipeline`\n",
+        "#[pipelines]",
+        '#archive = "archive --every 30s"',
     ]
     return "\n".join(out) + "\n"
 

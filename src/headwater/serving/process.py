@@ -27,6 +27,7 @@ from headwater.server.issuer import check_keys
 from headwater.server.log import Log, configure
 from headwater.server.memory import Collector, keep_what_is_freed
 from headwater.server.tls import open_tls
+from headwater.serving.pipelines import check_pipelines
 from headwater.serving.service import Service
 from headwater.settings import Loaded
 from headwater.store.files import write_to_stderr
@@ -44,6 +45,7 @@ def run(loaded: Loaded, announce: Callable[[str], None]) -> int:
     # Asked to reload before there is anything to: that is done, not a reason to die of, as it would be by default.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     check_exposure(loaded.serving)
+    check_pipelines(loaded.serving.pipelines)
     loaded = fit(loaded)
     check_keys(loaded.serving)
     open_tls(loaded.serving)  # so that a wrong file is told before a folder is opened, and perhaps repaired, for it

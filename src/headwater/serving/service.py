@@ -14,6 +14,7 @@ from headwater.server.exposure import is_loopback
 from headwater.server.log import Log
 from headwater.server.watch.cluster import ClusterView
 from headwater.serving.composition import server_of
+from headwater.serving.pipelines import Pipelines
 from headwater.serving.sidecar import Sidecar
 from headwater.serving.whereabouts import Whereabouts
 from headwater.settings import Loaded
@@ -34,6 +35,7 @@ class Service:
         self._announce = announce
         self._whereabouts = Whereabouts(self.server)
         self._sidecar = Sidecar(self.server, loaded, self._tell)
+        self._pipelines = Pipelines(self.server, loaded.serving)
 
     def _tell(self, url: str) -> None:
         self._whereabouts.note(url)
@@ -55,6 +57,7 @@ class Service:
         if serving.mqtt:
             await self._listen_mqtt()
         await self._sidecar.start()
+        self._pipelines.start()
 
     async def _listen_mqtt(self) -> None:
         """Serve MQTT; whoever came for the rest is served though the port is taken."""
@@ -83,6 +86,7 @@ class Service:
         end."""
         self.server.elsewhere = elsewhere
         self._whereabouts.end()
+        await self._pipelines.stop()
         await self._sidecar.stop()
         log.info("draining", seconds_max=self._serving.drain_s)
         try:

@@ -621,5 +621,31 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that the lake does not have yet."""
 
 
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline that the server runs."""
+
+    name: str
+    command: str
+    """What its settings say."""
+    state: str
+    """beginning, running, waiting (it failed, and is begun again), or done (it ended by itself)."""
+    since_us: int
+    """When it came into that state."""
+    restarts: int = 0
+    """How often it failed."""
+    rows: int = 0
+    """Rows that it has worked on since it was begun."""
+    worked_us: int = 0
+    """When it told so last; 0 if it has not."""
+    lag: int | None = None
+    """Messages that wait for it; nil if it does not tell."""
+    error: str = ""
+    """What it failed with last."""
+
+
+class ListJobs(Request[list[Job]], frozen=True, kw_only=True):
+    """How the pipelines are that the server runs."""
+
+
 class ListPipelines(Request[list[Pipeline]], frozen=True, kw_only=True):
     """How far each root is archived."""

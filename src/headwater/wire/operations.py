@@ -160,6 +160,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(admin.CheckHealth, ADMIN, "overview.health", AGAIN | PROBE, WATCH),
         Operation(admin.ListSettings, ADMIN, "overview.settings", AGAIN, WATCH),
         Operation(admin.ShowCluster, ADMIN, "overview.cluster", AGAIN | PROBE, WATCH),
+        Operation(admin.ListJobs, ADMIN, "overview.list_jobs", AGAIN, WATCH),
         Operation(admin.ListPipelines, ADMIN, "overview.pipelines", AGAIN, WATCH),
     )
 }

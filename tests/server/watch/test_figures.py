@@ -175,7 +175,7 @@ def test_only_those_who_look_after_the_server_see_how_it_is_doing():
     with Running(auth="scram") as running:
         running.client("ann", allow=("subscribe #",)), running.client("root", admin=True)
         ann, root = running.peer("ann"), running.peer("root")
-        for request in (wire.Metrics(), wire.CheckHealth(), wire.ListSettings(), wire.ListPipelines()):
+        for request in (wire.Metrics(), wire.CheckHealth(), wire.ListSettings(), wire.ListPipelines(), wire.ListJobs()):
             with code(403):
                 ann.ask(request)
             root.ask(request)
@@ -202,7 +202,8 @@ def test_the_event_loop_tells_how_late_it_is():
 
 def test_settings_are_told_with_their_source_and_without_secrets():
     config = Config(retention_roots={"home": Retention(age_s=60.0)})
-    with Running(config=config, figures_max=7) as running:
+    nightly = {"nightly": "archive --url headwater://me:hidden@host:7411"}
+    with Running(config=config, figures_max=7, pipelines=nightly) as running:
         found: dict[str, Any] = {one.name: one for one in running.peer().ask(wire.ListSettings())}
         assert (found["figures_max"].value, found["figures_max"].default, found["figures_max"].source) == (
             7,
@@ -211,6 +212,7 @@ def test_settings_are_told_with_their_source_and_without_secrets():
         )
         assert (found["roots_max"].value, found["roots_max"].source) == (4096, "default")
         assert found["retention_roots.home.age_s"].value == 60.0
+        assert found["pipelines.nightly"].value == "archive --url headwater://***@host:7411"
         assert not [name for name in found if "secret" in name or "password" in name]
 
 

@@ -1,14 +1,16 @@
-"""/v1/pipelines: how far each root is archived."""
+"""/v1/pipelines: how far each root is archived, and the pipelines that the server runs."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from headwater.admin.api.dependencies import Broker, needs
+from headwater.clock import to_datetime
 
 router = APIRouter(prefix="/v1", tags=["pipelines"])
 
@@ -28,6 +30,37 @@ class PipelinesList(BaseModel):
     """Every root and what archives it."""
 
     pipelines: list[Pipeline]
+
+
+class Job(BaseModel):
+    """A pipeline that the server runs."""
+
+    name: str
+    command: str = Field(description="What the settings say of it.")
+    state: Literal["beginning", "running", "waiting", "done"] = Field(
+        description="waiting: it failed, and is begun again; done: it ended by itself."
+    )
+    since: datetime = Field(description="When it came into that state.")
+    restarts: int = Field(description="How often it failed.")
+    rows: int = Field(description="Rows that it has worked on since it was begun.")
+    lag: int | None = Field(description="Messages that wait for it; null if it does not tell.")
+    error: str = Field(description="What it failed with last; empty if it did not.")
+
+
+class JobsList(BaseModel):
+    """Every pipeline that the server runs."""
+
+    jobs: list[Job]
+
+
+@router.get("/pipelines/jobs", summary="List the pipelines that the server runs", **needs("reader"))
+async def list_jobs(broker: Broker) -> JobsList:
+    """State, lag and last error of each pipeline of the settings `[pipelines]`."""
+    found: list[Any] = await broker.jobs()
+    names = Job.model_fields.keys() - {"since"}
+    return JobsList(
+        jobs=[Job(**{name: getattr(one, name) for name in names}, since=to_datetime(one.since_us)) for one in found]
+    )
 
 
 @router.get("/pipelines", summary="List how far roots are archived", **needs("reader"))

@@ -1,4 +1,5 @@
-"""Pipelines: of each root, what is in the hot log and what the lake has, drawn as one line from the first offset on."""
+"""Pipelines: those that the server runs; and of each root, what is in the hot log and what the lake has, drawn as one
+line from the first offset on."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
+from headwater.admin.dashboard.listing import BADGE, Listing, column
 from headwater.wire.administration import Pipeline
 
 SHOWN = 100
+JOBS = 'headwater serve --lake var/lake --set pipelines.archive="archive --every 30s"'
+TONES = {"running": "good", "waiting": "bad", "beginning": "busy"}
 
 
 class Pipelines:
@@ -18,7 +22,22 @@ class Pipelines:
         self._frame = frame
         self._lines: dict[tuple[str, str], _Line] = {}
         """By root and lake."""
-        heading("Pipelines", "How far each root is archived in its lake, and what only the hot log has.")
+        heading("Pipelines", "What the server runs on Spark, and how far each root is archived in its lake.")
+        with panel():
+            self._jobs = Listing(
+                "name",
+                Empty("schema", "The server runs no pipelines.", JOBS),
+                column("name", "Pipeline", lambda one: shown.plain(one.name)),
+                column("state", "State", lambda one: one.state, BADGE),
+                column("since", "Since (UTC)", lambda one: shown.moment(one.since_us), wide=True),
+                column("restarts", "Restarts", lambda one: shown.count(one.restarts), number=True, wide=True),
+                column("rows", "Rows", lambda one: shown.count(one.rows), number=True, wide=True),
+                column("lag", "Lag", lambda one: "" if one.lag is None else shown.count(one.lag), number=True),
+                column("command", "Command", lambda one: shown.plain(one.command), mono=True, line=True, wide=True),
+                column("error", "Last error", lambda one: shown.plain(one.error), optional=True),
+                more=lambda one: {"tone": TONES.get(one.state, "quiet")},
+                label="Pipelines that the server runs",
+            )
         with panel():
             with ui.row().classes("hw-legend"):
                 for kind, text in (("lake", "in the lake"), ("both", "in both"), ("hot", "in the hot log alone")):
@@ -31,6 +50,7 @@ class Pipelines:
         frame.every(2.0, self.update)
 
     async def update(self) -> None:
+        self._jobs.show(await self._frame.admin.jobs())
         found: list[Pipeline] = await self._frame.admin.pipelines()
         found = sorted(found, key=lambda one: (-one.lag, one.root))[:SHOWN]
         there = {(one.root, one.lake): one for one in found}

@@ -41,6 +41,8 @@ Master = Annotated[
 ]
 SparkLogs = Annotated[bool, typer.Option("--spark-logs", help="Show what Spark has to say.")]
 COMPACT_ALL = 1
+SHARED: SparkSession | None = None
+"""The session of all pipelines of this process, where it runs those of a server."""
 
 
 @app.command()
@@ -290,6 +292,11 @@ def running(master: str | None, logs: bool, name: str, conf: Mapping[str, str] |
         raise Malformed(f"pipelines need Spark ({error.name} is missing): pip install 'headwater[spark]'") from None
     from headwater.spark import session
     from headwater.spark.pipelines.attempts import teaching
+
+    if SHARED is not None:
+        with teaching():
+            yield SHARED.newSession()
+        return
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
 """Every command of `headwater pipeline`, in one group."""
 
-from headwater.cli.pipeline import app, dead_letters, erase, infer, replay, run, sql
+from headwater.cli.pipeline import app, dead_letters, erase, infer, replay, run, sql, status
 
 __all__ = ["app"]
 
@@ -11,3 +11,4 @@ app.command()(infer.infer)
 app.command()(sql.sql)
 app.command()(sql.serve)
 app.command()(erase.erase)
+app.command()(status.status)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from headwater.server.watch.cluster import ClusterView
 from headwater.server.watch.figures import INTERNAL, Collector
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 SECRETS = ("secret", "password", "token")
 """A setting whose name has one of these is told without its value."""
+IN_ADDRESS = re.compile(r"://[^@/\s]*@")
 
 
 class Overview:
@@ -39,6 +44,8 @@ class Overview:
         )
         self.levels = Levels(broker.core)
         self._settings = settings
+        self.jobs: Callable[[], list[wire.Job]] = list
+        """The pipelines that are run beside the server, as whoever runs them knows them."""
 
     def cluster(self) -> wire.ClusterStatus | None:
         """How the cluster is; None if this is the server of none."""
@@ -49,12 +56,18 @@ class Overview:
         return [
             wire.Setting(
                 name=name,
-                value="***" if value and any(word in name for word in SECRETS) else value,
+                value=_told(name, value),
                 default=default,
                 source=str(source),
             )
             for name, value, default, source in self._settings.rows()
         ]
+
+    def list_jobs(self) -> list[wire.Job]:
+        """How the pipelines are that the server runs; what waits for an archive is what no lake has yet."""
+        found = [msgspec.structs.replace(job, command=_without_secrets(job.command)) for job in self.jobs()]
+        lag = sum(one.lag for one in self.pipelines()) if found else 0
+        return [msgspec.structs.replace(job, lag=lag) if job.command.startswith("archive") else job for job in found]
 
     def pipelines(self) -> list[wire.Pipeline]:
         """How far each lake has each root, by root; roots that no lake has with an empty one."""
@@ -66,6 +79,17 @@ class Overview:
                 first, end = root.stream.first_offset, root.stream.durable + 1
                 found += [_pipeline(root.name, first, end, *mark) for mark in (marks or {"": 0}).items()]
         return found
+
+
+def _told(name: str, value: object) -> object:
+    if value and any(word in name for word in SECRETS):
+        return "***"
+    return _without_secrets(value) if name.startswith("pipelines.") and isinstance(value, str) else value
+
+
+def _without_secrets(command: str) -> str:
+    """A command without the names and secrets in the addresses that it has."""
+    return IN_ADDRESS.sub("://***@", command)
 
 
 def _pipeline(root: str, first: int, end: int, lake: str, archived: int) -> wire.Pipeline:

@@ -1,0 +1,164 @@
+"""The process beside the server that runs its pipelines: those of `[pipelines]`, all of them on one Spark.
+
+Each is what one would write after `headwater pipeline`. The process begins those that fail again, and says how each is;
+it is begun again itself where it ends, and ends with the server. The server never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from headwater.config import Serving
+from headwater.errors import Malformed
+from headwater.server.log import Log
+from headwater.server.server import Server
+from headwater.store.owner import socket_of
+from headwater.wire.administration import Job
+
+RUNS = ("archive", "rollup", "run")
+"""What a pipeline of the server may be: those that go on, or end and can be begun again."""
+COMMAND = (sys.executable, "-m", "headwater.cli.pipeline.supervised")
+RESTART_S = 1.0
+STEADY_S = 60.0
+"""One that lasted for so long was a good one: the next delay is a short one again."""
+END_S = 5.0
+LINE_BYTES_MAX = 64 * 1024
+BEGINNING, WAITING = "beginning", "waiting"
+
+log = Log("headwater.server.pipelines")
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is told at its start: a line on its input, which stays open as long as the server is there."""
+
+    pipelines: dict[str, str]
+    folder: str
+    url: str
+    """Of the server, for the folder's user."""
+    lake: str
+    restart_s_max: float
+
+
+def words_of(name: str, command: str) -> list[str]:
+    """The words of a pipeline; Malformed says what is wrong with them."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise Malformed(f"pipelines.{name} is {command!r}: {error}") from None
+    if not words or words[0] not in RUNS:
+        raise Malformed(
+            f"pipelines.{name} is {command!r}; write what comes after `headwater pipeline`, beginning with "
+            f"{', '.join(RUNS[:-1])} or {RUNS[-1]}: archive --every 30s"
+        )
+    return words
+
+
+def check_pipelines(commands: Mapping[str, str]) -> None:
+    """That each is one that a server may run."""
+    for name, command in commands.items():
+        words_of(name, command)
+
+
+class Pipelines:
+    """Starts the process, starts it again, and ends it; knows how each pipeline is."""
+
+    def __init__(self, server: Server, serving: Serving) -> None:
+        self._server = server
+        self._serving = serving
+        self._jobs: dict[str, Job] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Have them run, if there are any."""
+        if not self._serving.pipelines:
+            return
+        now_us = self._server.core.clock.now_us()
+        self._jobs = {
+            name: Job(name=name, command=command, state=BEGINNING, since_us=now_us)
+            for name, command in self._serving.pipelines.items()
+        }
+        self._server.broker.overview.jobs = self.jobs
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    def jobs(self) -> list[Job]:
+        """How each pipeline is, in the order of the settings; from any thread."""
+        return list(self._jobs.values())
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay_s = RESTART_S
+        while True:
+            begun_s = loop.time()
+            code = await self._run()
+            if loop.time() - begun_s > STEADY_S:
+                delay_s = RESTART_S
+            log.warning("pipelines-ended", code=code, again_s=delay_s)
+            self._note_end(f"the process of the pipelines ended ({code}); it is begun again in {delay_s:.0f} s")
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, self._serving.pipelines_restart_s_max)
+
+    def _note_end(self, reason: str) -> None:
+        now_us = self._server.core.clock.now_us()
+        for name, job in self._jobs.items():
+            error = job.error or reason
+            self._jobs[name] = msgspec.structs.replace(
+                job, state=WAITING, since_us=now_us, restarts=job.restarts + 1, error=error
+            )
+
+    def _told(self) -> Told:
+        core = self._server.core
+        folder = str(Path(core.folder).absolute())
+        return Told(
+            pipelines=self._serving.pipelines,
+            folder=folder,
+            url=f"headwater+unix://{quote(socket_of(folder))}",
+            lake=core.config.lake,
+            restart_s_max=self._serving.pipelines_restart_s_max,
+        )
+
+    async def _run(self) -> int:
+        process = self._process = await asyncio.create_subprocess_exec(
+            *COMMAND, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES_MAX, start_new_session=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        log.info("pipelines", pid=process.pid, names=",".join(self._serving.pipelines))
+        with suppress(OSError, ValueError, msgspec.DecodeError):
+            process.stdin.write(msgspec.json.encode(self._told()) + b"\n")
+            await process.stdin.drain()
+            while line := await process.stdout.readline():
+                self._hear(msgspec.json.decode(line, type=Job))
+        return await process.wait()
+
+    def _hear(self, job: Job) -> None:
+        before = self._jobs.get(job.name)
+        if before is None:
+            return
+        if job.error and job.error != before.error:
+            log.warning("pipeline-failed", name=job.name, reason=job.error)
+        self._jobs[job.name] = job
+
+    async def stop(self) -> None:
+        """End them: each goes on where it was when it is begun again."""
+        if self._task is not None:
+            self._task.cancel()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(END_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
