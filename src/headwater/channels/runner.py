@@ -47,7 +47,7 @@ class ChannelRunner(Extension):
         self.loop = server.loop
         self.executor: Workers = server.executor
         self.readers: Workers = server.readers
-        self.resolvers: Executor = server.sessions.lanes.names.pool
+        self.resolvers: Executor = server.sessions.side_pools.names.pool
         """Threads that look up names."""
         self.broker = server.broker
         self.wakes = server.wakes

@@ -26,13 +26,13 @@ from headwater.server import pump as served
 from headwater.server.answers import Answers
 from headwater.server.connection import Connection
 from headwater.server.durable_pump import DurablePump
-from headwater.server.lanes import Lane
 from headwater.server.live_pump import LivePump
 from headwater.server.log import Log
 from headwater.server.pump import Pump
 from headwater.server.reading_pump import ReadingPump
 from headwater.server.session import Fresh, Session
 from headwater.server.session_row import SubscriptionOf
+from headwater.server.side_pools import SidePool
 from headwater.server.slices import Slices
 from headwater.store.batch import QUIET, checksum
 from headwater.topics.name import check_filter
@@ -143,7 +143,7 @@ class NativeSession(Speech, Session):
                 holding.give_back(size)
             self.tell(Checked(connection, frame, found, error))
 
-        self.sessions.lanes.checks.do(check, then)
+        self.sessions.side_pools.checks.do(check, then)
 
     def _on_checked(self, checked: Checked) -> None:
         """A long publish was checked: it goes on its way, and what came behind it follows."""
@@ -307,9 +307,9 @@ class NativeSession(Speech, Session):
         """Answer a request once rows are on disk."""
         self.sessions.answers.expect(self, self.connection, id, future)
 
-    def _ask(self, id: int, work: Callable[[], Any], lane: Lane | None = None) -> None:
+    def _ask(self, id: int, work: Callable[[], Any], side: SidePool | None = None) -> None:
         connection = self.connection
-        self._for_client(work, lambda value, error: self.reply(connection, id, value, error), lane)
+        self._for_client(work, lambda value, error: self.reply(connection, id, value, error), side)
 
     # Requests
 
@@ -344,8 +344,8 @@ class NativeSession(Speech, Session):
             case requests.Register():
                 raise Malformed("this connection has its session already")
             case _:
-                lane = self.sessions.lanes.of(OPERATIONS[type(request)])
-                self._ask(id, self.sessions.answers.work_for(self, request), lane)
+                side = self.sessions.side_pools.of(OPERATIONS[type(request)])
+                self._ask(id, self.sessions.answers.work_for(self, request), side)
 
     def _durable(self, number: int) -> DurablePump:
         pump = self._pump(number)

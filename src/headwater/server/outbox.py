@@ -14,7 +14,7 @@ GATHER_READ_BYTES_MIN = 8 * 1024
 GATHERED_BYTES_MAX = 256 * 1024
 
 
-class Poster(Protocol):
+class Sender(Protocol):
     """Whoever has gathered something."""
 
     def post(self) -> None:
@@ -24,20 +24,20 @@ class Poster(Protocol):
 class Outbox:
     """Lines that have gathered something in this read."""
 
-    __slots__ = ("_posters", "is_open")
+    __slots__ = ("_senders", "is_open")
 
     def __init__(self) -> None:
         self.is_open = False
         """Whether what is written now is to be gathered."""
-        self._posters: list[Poster] = []
+        self._senders: list[Sender] = []
 
-    def add(self, poster: Poster) -> None:
+    def add(self, sender: Sender) -> None:
         """It has gathered something."""
-        self._posters.append(poster)
+        self._senders.append(sender)
 
     def post(self) -> None:
         """Have it all sent: the read is dealt with."""
         self.is_open = False
-        posters, self._posters = self._posters, []
-        for poster in posters:
-            poster.post()
+        senders, self._senders = self._senders, []
+        for sender in senders:
+            sender.post()

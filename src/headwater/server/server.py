@@ -140,7 +140,7 @@ class Server:
             self.proofs.close()
             if self.issuer is not None:
                 await self.issuer.close()
-            self.sessions.lanes.close()
+            self.sessions.side_pools.close()
             self.executor.shutdown(wait=False)
             self.readers.shutdown(wait=False)
             where = f"{serving.host}:{serving.port}"
@@ -244,7 +244,7 @@ class Server:
         self.proofs.close()
         if self.issuer is not None:
             await self.issuer.close()
-        await self.loop.run_in_executor(None, self.sessions.lanes.close)
+        await self.loop.run_in_executor(None, self.sessions.side_pools.close)
         await self.loop.run_in_executor(None, self.executor.shutdown)
         await self.loop.run_in_executor(None, self.readers.shutdown)
         await self.loop.run_in_executor(None, self.history.close)

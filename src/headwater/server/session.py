@@ -37,8 +37,8 @@ from headwater.wire.batches import Range
 
 if TYPE_CHECKING:
     from headwater.access.grant import Grant
-    from headwater.server.lanes import Lane
     from headwater.server.sessions import Sessions
+    from headwater.server.side_pools import SidePool
 
 log = Log("headwater.server")
 
@@ -346,9 +346,9 @@ class Session(Actor):
         self._offload.do(work, then)
 
     def _for_client(
-        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None], lane: Lane | None = None
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None], side: SidePool | None = None
     ) -> None:
-        """The same for a request, or out of its turn in a lane; while too many of them wait, nothing more is read.
+        """The same for a request, or out of its turn in a side pool; while too many of them wait, nothing more is read.
 
         Those in turn are worked on one at a time, and none while the client does not take its answers: else a few
         bytes could ask for more than memory holds. Work that gives a future is done when that is, and takes no thread
@@ -379,12 +379,12 @@ class Session(Actor):
                 else:
                     answer(value, error)
             finally:
-                if lane is None:
+                if side is None:
                     self._is_asked = False
                     self._work_on()
 
-        if lane is not None:
-            lane.do(work, done)
+        if side is not None:
+            side.do(work, done)
             return
         if self._asked is None:
             self._asked = deque()

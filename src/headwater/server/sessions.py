@@ -26,10 +26,10 @@ from headwater.server.bell import Wakes
 from headwater.server.broker import Broker
 from headwater.server.connection import Connection
 from headwater.server.entry import Entry
-from headwater.server.lanes import Lanes
 from headwater.server.log import Log
 from headwater.server.session import Session
 from headwater.server.session_row import SessionRow, SubscriptionOf, held_key, key_of, keys_held, row_of, stored
+from headwater.server.side_pools import SidePools
 from headwater.server.slices import Slices
 from headwater.server.workers import Workers
 from headwater.store import state as rows
@@ -62,7 +62,7 @@ class Sessions:
         self.loop = loop
         self.executor = executor
         self.readers = readers
-        self.lanes = Lanes(loop)
+        self.side_pools = SidePools(loop)
         """For what is done out of a session's turn."""
         self.broker = broker
         self.entry = entry

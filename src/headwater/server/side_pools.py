@@ -1,4 +1,4 @@
-"""Lanes: threads apart from the shared ones, for what must not wait for other work, and for what may take others' time.
+"""Side pools: threads apart from the shared ones, for what must not wait for other work, or takes others' time.
 
 A session's requests are done one after another, in threads that all share. Out of that turn go probes, which are to be
 answered whatever else is asked, and what looks up names, which nobody may answer for. Long publishes are put together
@@ -29,7 +29,7 @@ CHECKS_MAX = 1 << 30
 Then = Callable[[Any, BaseException | None], None]
 
 
-class Lane:
+class SidePool:
     """Threads of its own, and how much may wait for them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, workers: int, most: int) -> None:
@@ -57,15 +57,15 @@ class Lane:
         then(done.result() if error is None else None, error)
 
 
-class Lanes:
+class SidePools:
     """Those of a server."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.probes = Lane(loop, "probe", PROBERS, PROBES_MAX)
-        self.names = Lane(loop, "name", RESOLVERS, LOOK_UPS_MAX)
-        self.checks = Lane(loop, "check", CHECKERS, CHECKS_MAX)
+        self.probes = SidePool(loop, "probe", PROBERS, PROBES_MAX)
+        self.names = SidePool(loop, "name", RESOLVERS, LOOK_UPS_MAX)
+        self.checks = SidePool(loop, "check", CHECKERS, CHECKS_MAX)
 
-    def of(self, operation: Operation) -> Lane | None:
+    def of(self, operation: Operation) -> SidePool | None:
         """Where an operation is done; None for its session's turn."""
         if Trait.PROBE in operation.traits:
             return self.probes
