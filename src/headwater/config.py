@@ -338,11 +338,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     states_waiting_max: Annotated[int, IN_ALL] = 100_000
     """Entries, of any number of messages each, that wait to be written there; those beyond it are lost, an entry says
     how many, and an event says so."""
+    states_waiting_per_client_max: Annotated[int, PER_CLIENT] = 50_000
+    """Of them, those of all subscriptions that one client of a server made; the same."""
     dead_topics: bool = True
     """Whether each dead letter is also published, once, on `$dead/<subscription>`."""
     dead_topics_waiting_max: Annotated[int, IN_ALL] = 100_000
     """Dead letters that wait to be published there, as while the disk is full; those that die beyond it are not
     published, and an event says so."""
+    dead_topics_waiting_per_client_max: Annotated[int, PER_CLIENT] = 50_000
+    """Of them, those of all subscriptions that one client of a server made; the same."""
     mended_per_client_max: Annotated[int, PER_CLIENT] = 400_000
     """Mended letters of one client of a server that wait to be redriven; more: QuotaExceeded (429)."""
     mended_bytes_per_client_max: Annotated[int, PER_CLIENT] = 8 * GIB
@@ -450,6 +454,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     come through a proxy, raise it to `http_connections_max`."""
     http_followers_max: Annotated[int, IN_ALL] = 100
     """Those who follow messages as server-sent events; one more: QuotaExceeded (429)."""
+    http_followers_per_client_max: Annotated[int, PER_CLIENT] = 50
+    """The same of one client; one more: QuotaExceeded (429)."""
     http_searches_max: Annotated[int, IN_ALL] = 4
     """Searches that run at a time, of the API and the dashboard; one more: QuotaExceeded (429)."""
     http_searches_per_client_max: Annotated[int, PER_CLIENT] = 2

@@ -106,8 +106,10 @@ class GivenConfig(TypedDict, Generic[R], total=False):
     dead_letter_age_s: Duration
     states: Literal["off", "stream"]
     states_waiting_max: int
+    states_waiting_per_client_max: int
     dead_topics: bool
     dead_topics_waiting_max: int
+    dead_topics_waiting_per_client_max: int
     mended_per_client_max: int
     mended_bytes_per_client_max: Size
     live_messages_max: int

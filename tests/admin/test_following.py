@@ -49,7 +49,7 @@ def test_a_stream_ends_when_its_token_is_removed_and_until_then_says_that_it_liv
 
     async def run() -> list[bytes]:
         told = []
-        async for event in await followers.follow(ASKED, admin, "home/#", Cursor("home/#", {}), from_now=False):
+        async for event in await followers.follow(ASKED, "ann", admin, "home/#", Cursor("home/#", {}), from_now=False):
             told.append(event)
             if len(told) == 3:
                 bus.is_removed = True

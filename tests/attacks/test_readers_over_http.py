@@ -6,7 +6,9 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,3 +190,25 @@ def test_who_comes_through_a_proxy_on_this_machine_is_no_administrator(open_to_a
             "Sec-WebSocket-Protocol": "mqtt",
         }
         assert http.get("/mqtt", headers={**upgrade, **headers}).status_code == 403
+
+
+def test_a_reader_that_follows_again_and_again_leaves_room_for_others(tmp_path: Path):
+    with headwater.open(tmp_path / "data") as bus:
+        tokens = []
+        for name in ("ann", "bob"):
+            bus.clients.add(name)
+            tokens.append(bus.tokens.add(name, "reader").token)
+    limits = ("--set", "http_followers_max=4", "--set", "http_followers_per_client_max=2")
+    with serving(tmp_path / "data", "--auth", "scram", *limits) as served, ExitStack() as stack:
+        served.read_http()
+        told: list[Any] = []  # which would end if it were let go
+        ann, bob = (stack.enter_context(closing(served.client(token))) for token in tokens)
+
+        def follow(client: Any) -> Any:
+            answer = stack.enter_context(client.stream("GET", "/v1/messages/follow", params={"filter": "home/#"}))
+            told.append(answer.iter_raw())
+            next(told[-1], b"")
+            return answer
+
+        assert [follow(ann).status_code for _ in range(3)] == [200, 200, 429]
+        assert [follow(bob).status_code for _ in range(3)] == [200, 200, 429]

@@ -105,7 +105,7 @@ def test_no_number_is_given_twice_whichever_letters_were_written_before_a_kill(w
         box = bus.core.letterbox
         box.wake = lambda: None  # type: ignore[method-assign]
         letters = [DeadRow("a/x", b"", 0, None, (), 1, (name,), 0) for name in ("s", "t")]
-        changed = [box.rows_of(one.errors[0], number, 1, one) for number, one in enumerate(letters, 1)]
+        changed = [box.rows_of(one.errors[0], number, "", 1, one) for number, one in enumerate(letters, 1)]
         for place in written:  # two subscriptions write theirs in whichever order, and both may be too late
             bus.core.rows.write(changed[place])
         found = numbers({**changed[0], **changed[1]})

@@ -99,7 +99,7 @@ class DeadRows:
             tried = (failure.attempts, failure.errors, now_us, failure.by)
             row = DeadRow(m.topic, m.payload, m.time_us, m.key, m.header_pairs, *tried)
             value = changed[rows.key_message(rows.DEAD, self._number, lane[0], offset)] = rows.pack(row)
-            changed.update(self._letterbox.rows_of(self._id, self._number, offset, row))
+            changed.update(self._letterbox.rows_of(self._id, self._number, self._owner, offset, row))
             self._change(1, len(value))
             self._counts.dead += 1
             tries = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"

@@ -3,9 +3,9 @@
 A letter and its place in it are one write to the state. What is in it is published from there, in the order in
 which it died, and the batch that brings letters to their topics takes their rows with it, as that of a delayed message
 does (`log.due_rows`). Promises: a letter that is stored is published once, whenever the process is killed; nobody who
-takes or acks waits for it; no more than `dead_topics_waiting_max` wait. What was a letter's copy on `$dead` and dies
-there is not published again: no letter goes round. Nor is what is closed to most: whoever may read `$dead` sees no
-audit there, and no answer to another.
+takes or acks waits for it; no more than `dead_topics_waiting_max` wait, and of each client its share. What was a
+letter's copy on `$dead` and dies there is not published again: no letter goes round. Nor is what is closed to most:
+whoever may read `$dead` sees no audit there, and no answer to another.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class Posted(msgspec.Struct, frozen=True, array_like=True):
     """Of the subscription: another of the same id has another one."""
     offset: int
     letter: DeadRow
+    owner: str = ""
+    """The client of a server who made the subscription; empty if that was nobody's."""
 
 
 class Letterbox:
@@ -92,10 +94,11 @@ class Letterbox:
         self._waiting = 0
         self._lives: dict[str, Counter[int]] = {}
         """By the ids and the numbers of subscriptions, how many of these are theirs."""
+        self._by_owner: Counter[str] = Counter()
         self.on_published: Callable[[str, int], None] = lambda _id, _number: None
         """Called in the committing role with the id and the number of each whose letters were published."""
-        self._is_full = False
-        """Whether letters were left out, which was told."""
+        self._full: set[str] = set()
+        """Whose letters were left out, which was told."""
 
     def recover(self) -> None:
         """Go on with what was left when the process ended."""
@@ -108,6 +111,11 @@ class Letterbox:
         lives = self._lives.setdefault(posted.subscription, Counter())
         lives[posted.number] += more
         self._waiting += more
+        self._by_owner[posted.owner] += more
+        if not self._by_owner[posted.owner]:
+            del self._by_owner[posted.owner]
+        if not self._waiting:
+            self._full.clear()
         if lives[posted.number] == 0:
             del lives[posted.number]
         if not lives:
@@ -120,21 +128,35 @@ class Letterbox:
 
     # By subscribers, under their locks
 
-    def rows_of(self, subscription: str, of: int, offset: int, letter: DeadRow) -> Rows:
-        """What is to be written with a letter so that it is published."""
+    def rows_of(self, subscription: str, of: int, owner: str, offset: int, letter: DeadRow) -> Rows:
+        """What is to be written with a letter so that it is published; `owner` is who made the subscription."""
         if not self._config.dead_topics or any(matches(letter.topic) for matches in UNPUBLISHED):
             return {}
         with self._lock:
-            if self._waiting >= self._config.dead_topics_waiting_max:
-                self._tell_full()
+            full = self._full_of(owner)
+            if full:
+                self._tell_full(owner, full)
                 return {}
-            self._is_full = False
             if not self._last:
                 self._begin_run()
             self._last += 1
-            posted = Posted(subscription, of, offset, letter)
+            posted = Posted(subscription, of, offset, letter, owner)
             self._count(posted, 1)
             return {rows.key_letter(self._last): rows.pack(posted)}
+
+    def _full_of(self, owner: str) -> str:
+        """Of what there is no room for one more; empty if there is."""
+        config = self._config
+        if self._waiting >= config.dead_topics_waiting_max:
+            return f"{self._waiting} dead letters wait to be published on {LETTERS}, as many as dead_topics_waiting_max"
+        waiting = self._by_owner[owner]
+        if owner and waiting >= config.dead_topics_waiting_per_client_max:
+            return (
+                f'{waiting} dead letters of client "{owner}" wait to be published on {LETTERS}, as many as '
+                "dead_topics_waiting_per_client_max"
+            )
+        self._full.discard(owner)
+        return ""
 
     def _begin_run(self) -> None:
         """The run's number has its place before every letter of it, whichever is written first: no later run gives
@@ -143,13 +165,12 @@ class Letterbox:
         self._commit.enqueue({rows.COUNTERS + rows.POSTED: run.to_bytes(4, "big")})
         self._last = run << RUN_BITS
 
-    def _tell_full(self) -> None:
-        if not self._is_full:
-            self._is_full = True
+    def _tell_full(self, owner: str, full: str) -> None:
+        if owner not in self._full:
+            self._full.add(owner)
             self._events.add(
                 "dead-unpublished",
-                f"{self._waiting} dead letters wait to be published on {LETTERS}, as many as dead_topics_waiting_max "
-                "allows: others are not published there; bus.dead_letters has them all",
+                f"{full} allows: others are not published there; bus.dead_letters has them all",
             )
 
     def wake(self) -> None:

@@ -4,12 +4,14 @@
 Every change of state is noted where it is made (`Ledger.on_step`): a run of messages is one entry, whose offsets are
 not copied and of which nothing is encoded there. A tenth of a second later a batch of entries is published, each a
 message in JSON. Promises: entries of a subscription are in the order of its changes; no more than `states_waiting_max`
-wait, and where some are lost an entry says how many; a subscription to these topics has no entries of its own.
+wait, and of those that one client made `states_waiting_per_client_max`, and where some are lost an entry says how many;
+a subscription to these topics has no entries of its own.
 Nobody waits for them: what a killed process had not published is missing, and `opened` says where it went on.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from datetime import datetime
@@ -94,12 +96,22 @@ neighbours, the consumer, what is known of a failure."""
 TEMPLATES_MAX = 1000
 
 
+class Share:
+    """How many entries of one client's subscriptions wait: those that were noted, less those that were taken."""
+
+    __slots__ = ("__weakref__", "most", "noted", "taken")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.noted = self.taken = 0
+
+
 class Life:
     """What is noted of one subscription while it is served. Its owner's lock guards it."""
 
     __slots__ = (
         *("_left", "_lives", "_monotonic_us", "_root_of", "_roots", "_templates", "_waiting", "_waiting_max"),
-        *("id", "is_opened", "is_waiting", "lost", "number", "topic"),
+        *("id", "is_opened", "is_waiting", "lost", "number", "share", "topic"),
     )
 
     def __init__(
@@ -118,6 +130,7 @@ class Life:
         """What stands around the times and offsets of entries about no failure."""
         self.id = row.options.id
         self.number = row.number
+        self.share = lives.share_of(row.owner)
         self.topic = topic
         self.lost = 0
         """Entries that there was no room for."""
@@ -135,8 +148,8 @@ class Life:
         failure: Failure | None = None,
     ) -> None:
         """A run of messages has changed its state."""
-        waiting, now_us = self._waiting, self._monotonic_us()
-        if len(waiting) >= self._waiting_max:
+        waiting, share, now_us = self._waiting, self.share, self._monotonic_us()
+        if len(waiting) >= self._waiting_max or share.noted - share.taken >= share.most:
             self.lost += 1
             return
         if lane[0] not in self._roots:
@@ -149,14 +162,21 @@ class Life:
         first, last = offsets[0], offsets[-1]
         rest = None if last - first + 1 == len(offsets) else offsets
         waiting.append((self, now_us, event, lane, first, last, rest, lease and lease.consumer, failure))
+        share.noted += 1
 
     def _open(self, now_us: int) -> None:
         """It is served again: nothing is in flight, and what had failed waits for its next attempt."""
         self.is_opened = True
+        share = self.share
         self._waiting.append((self, now_us, OPENED, None, 0, 0, None, None, None))
-        for lane, offset, failure in self._left:
+        share.noted += 1
+        for count, (lane, offset, failure) in enumerate(self._left):
+            if len(self._waiting) >= self._waiting_max or share.noted - share.taken >= share.most:
+                self.lost += len(self._left) - count
+                break
             self._roots[lane[0]] = self._root_of(lane[0])
             self._waiting.append((self, now_us, OPENED, lane, offset, offset, None, None, failure))
+            share.noted += 1
         self._left = ()
 
     # By whoever writes
@@ -213,6 +233,7 @@ class Lives:
         self._numbers: dict[str, Counter[int]] = {}
         """By id, the numbers of subscriptions of which something waits."""
         self._is_losing = False
+        self._shares: weakref.WeakValueDictionary[str, Share] = weakref.WeakValueDictionary()
         self._writing = threads.Lock()
         self._taken = 0
         """Entries that were taken to be written, ever."""
@@ -227,6 +248,15 @@ class Lives:
         if (options.states or self._config.states) != "stream" or filters_overlap(options.filter, f"{STATES}/#"):
             return None
         return Life(self, row, own_topic(STATES, options.id, self._config), root_of, left())
+
+    def share_of(self, owner: str) -> Share:
+        """That of the client who made a subscription; what nobody's clients made is not limited beyond the whole."""
+        with self._lock:
+            share = self._shares.get(owner)
+            if share is None:
+                most = self._config.states_waiting_per_client_max if owner else self.waiting_max
+                self._shares[owner] = share = Share(most)
+            return share
 
     def is_of(self, id: str, number: int) -> bool:
         """Whether nothing waits that is about another subscription of this id."""
@@ -270,6 +300,8 @@ class Lives:
                 some.append(self.waiting.popleft())
                 count += len(some[-1][6] or ())
             self._taken += len(some)
+            for noted in some:
+                noted[0].share.taken += 1
             lives = list(dict.fromkeys(noted[0] for noted in some))
             for life in lives:
                 if life.is_waiting:
@@ -293,7 +325,11 @@ class Lives:
                 noted[0].lost += 1
             self._tell(str(error))
         if lost:
-            self._tell(f"more than {self.waiting_max} wait (states_waiting_max)")
+            most = self._config.states_waiting_per_client_max
+            self._tell(
+                f"more than {self.waiting_max} wait (states_waiting_max), or {most} of one client "
+                "(states_waiting_per_client_max)"
+            )
         for life in lives:
             self._roots.commit.run(partial(self.on_published, life.id, life.number))
 

@@ -29,6 +29,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     hello_bytes_max: int = 16 * 1024
     """The longest message of a WebSocket whose MQTT client nobody knows yet."""
     followers_max: int = 100
+    followers_per_client_max: int = 50
     searches_max: int = 4
     searches_per_client_max: int = 2
     node: str = ""

@@ -132,6 +132,7 @@ class Sidecar:
             connections_per_address_max=serving.http_connections_per_address_max,
             hello_bytes_max=serving.hello_bytes_max,
             followers_max=serving.http_followers_max,
+            followers_per_client_max=serving.http_followers_per_client_max,
             searches_max=serving.http_searches_max,
             searches_per_client_max=serving.http_searches_per_client_max,
             node=cluster.node if cluster is not None else "",

@@ -102,7 +102,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.state.admin = admin
     app.state.outside = outside
     app.state.gate = Gate(admin, outside)
-    app.state.followers = Followers(app.state.gate, outside.followers_max)
+    app.state.followers = Followers(app.state.gate, outside.followers_max, outside.followers_per_client_max)
     app.state.searches = Searches(outside)
     app.state.growth = Growth()
     problem.install(app)

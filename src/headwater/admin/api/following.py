@@ -1,4 +1,5 @@
-"""Those who follow messages as server-sent events: at most `http_followers_max`, each with its place.
+"""Those who follow messages as server-sent events, each with its place: at most `http_followers_max`, and
+`http_followers_per_client_max` of one client.
 
 An event's id is where its follower is, so that a client that comes back with `Last-Event-ID` goes on with the next
 message: no gap, no repeat. Where a filter reaches over very many roots, only the last event of a write has one, and a
@@ -8,6 +9,7 @@ client that was cut off within a write gets some of it again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ from fastapi import Request
 from headwater.admin.api.cursor import Cursor
 from headwater.admin.api.payload import shown_message
 from headwater.admin.client import Admin
-from headwater.admin.gate import Gate
+from headwater.admin.gate import LOCAL, Gate
 from headwater.errors import Gap, HeadwaterError, QuotaExceeded
 from headwater.topics.name import filter_covers_root
 
@@ -33,33 +35,53 @@ ROOTS_MAX = 32
 class Followers:
     """Counts and serves them."""
 
-    def __init__(self, gate: Gate, followers_max: int, quiet_s: float = QUIET_S) -> None:
+    def __init__(
+        self, gate: Gate, followers_max: int, per_client_max: int | None = None, quiet_s: float = QUIET_S
+    ) -> None:
         self._gate = gate
         self._max = followers_max
+        self._per_client_max = followers_max if per_client_max is None else per_client_max
         self._quiet_s = quiet_s
-        self._count = 0
+        self._running: Counter[str] = Counter()
 
     async def follow(
-        self, request: Request, broker: Admin, filter: str, cursor: Cursor, *, from_now: bool
+        self, request: Request, client: str, broker: Admin, filter: str, cursor: Cursor, *, from_now: bool
     ) -> AsyncIterator[bytes]:
         """The events of one follower: QuotaExceeded (429) if there are too many."""
-        if self._count >= self._max:
-            raise QuotaExceeded(f"there are {self._max} followers, the most (http_followers_max); end one of them")
+        self._check_room(client)
         if from_now:
             for root, end in (await broker.bus.ends()).items():
                 if filter_covers_root(filter, root):
                     cursor.advance(root, end)
-        return self._events(request, broker, filter, cursor)
+        return self._events(request, client, broker, filter, cursor)
 
-    async def _events(self, request: Request, broker: Admin, filter: str, cursor: Cursor) -> AsyncIterator[bytes]:
-        self._count += 1
+    def _check_room(self, client: str) -> None:
+        if self._running.total() >= self._max:
+            raise QuotaExceeded(f"there are {self._max} followers, the most (http_followers_max); end one of them")
+        if client != LOCAL and self._running[client] >= self._per_client_max:
+            raise QuotaExceeded(
+                f'"{client}" follows {self._per_client_max} times, the most (http_followers_per_client_max); end one '
+                "of them, or raise the setting"
+            )
+
+    async def _events(
+        self, request: Request, client: str, broker: Admin, filter: str, cursor: Cursor
+    ) -> AsyncIterator[bytes]:
+        try:
+            self._check_room(client)  # others may have come while this one was on its way
+        except QuotaExceeded as error:
+            yield _refusal(error)
+            return
+        self._running[client] += 1
         reading = broker.bus.follow(filter, after=cursor.after, since=cursor.since)
         try:
             yield b"retry: %d\nid: %s\n\n" % (RETRY_MS, str(cursor).encode())
             async for event in self._told(request, reading, filter, cursor):
                 yield event
         finally:
-            self._count -= 1
+            self._running[client] -= 1
+            if not self._running[client]:
+                del self._running[client]
             await reading.close()
 
     async def _told(self, request: Request, reading: Any, filter: str, cursor: Cursor) -> AsyncIterator[bytes]:
@@ -84,8 +106,7 @@ class Followers:
                     checked_s = loop.time()
                     (await self._gate.admit(request)).check_sight(filter)
         except HeadwaterError as error:
-            told = {"kind": type(error).__name__, "code": error.code, "detail": str(error.args[0])}
-            yield _event(told, None, b"error")
+            yield _refusal(error)
 
 
 def _write(messages: Sequence[Any], cursor: Cursor) -> bytes:
@@ -96,6 +117,11 @@ def _write(messages: Sequence[Any], cursor: Cursor) -> bytes:
         place = str(cursor) if at == last or cursor.roots <= ROOTS_MAX else None
         events.append(_event(shown_message(message), place))
     return b"".join(events)
+
+
+def _refusal(error: HeadwaterError) -> bytes:
+    told = {"kind": type(error).__name__, "code": error.code, "detail": str(error.args[0])}
+    return _event(told, None, b"error")
 
 
 def _event(told: dict[str, Any], id: str | None, kind: bytes = b"message") -> bytes:

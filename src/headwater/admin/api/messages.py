@@ -283,5 +283,5 @@ async def follow(
     cursor = Cursor.read(filter, last_event_id or after, None if last_event_id else since)
     is_new = not (last_event_id or after or since)
     followers: Followers = request.app.state.followers
-    events = await followers.follow(request, broker, filter, cursor, from_now=is_new)
+    events = await followers.follow(request, caller.name, broker, filter, cursor, from_now=is_new)
     return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
