@@ -460,6 +460,10 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Searches that run at a time, of the API and the dashboard; one more: QuotaExceeded (429)."""
     http_searches_per_client_max: Annotated[int, PER_CLIENT] = 2
     """The same of one client; one more: QuotaExceeded (429)."""
+    http_queries_max: Annotated[int, IN_ALL] = 2
+    """Queries in SQL that run at a time, and one of each client; one more: QuotaExceeded (429)."""
+    http_query_s: float = 30.0
+    """A query in SQL that takes longer is ended: TimedOut (504)."""
     http_restart_s_max: float = 30.0
     """The longest that a process which keeps failing is left before it is started again."""
 

@@ -30,7 +30,7 @@ PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 SECRET = "a secret of a test"
 PAGES = (
-    *("/", "/topics", "/search", "/retained", "/subscriptions", "/dead-letters", "/schedules", "/channels"),
+    *("/", "/topics", "/search", "/sql", "/retained", "/subscriptions", "/dead-letters", "/schedules", "/channels"),
     *("/sessions", "/clients", "/pipelines", "/what-if", "/cluster", "/settings", "/audit"),
 )
 EVIL = "<img src=x onerror=alert(1)>"
@@ -42,7 +42,7 @@ window.addEventListener("error", (event) => window.caught.push("error " + event.
 """
 TOPICS = 10_000
 NAMES = (
-    *("Overview", "Topics", "Search", "Retained", "Subscriptions", "Dead letters", "Schedules", "Channels"),
+    *("Overview", "Topics", "Search", "SQL", "Retained", "Subscriptions", "Dead letters", "Schedules", "Channels"),
     *("Sessions", "Clients", "Pipelines", "What if", "Cluster", "Settings", "Audit"),
 )
 WIDE: ViewportSize = {"width": 1280, "height": 900}
@@ -315,6 +315,19 @@ def test_a_reader_searches_only_what_a_reader_sees(house: House, guest: Page) ->
     guest.get_by_label("Topic or filter").fill("$sys/#")
     guest.get_by_label("Topic or filter").press("Enter")
     see(guest.get_by_text("does not see all that", exact=False))
+
+
+def test_topics_are_asked_in_sql_and_the_answer_is_drawn(house: House, page: Page) -> None:
+    house.bus.publish_many([(f"asked/{n % 2}", str(n)) for n in range(10)])
+    page.goto("/sql")
+    page.get_by_label("Query").fill("select topic, sum(value) as total from 'asked/#' group by 1 order by 1")
+    page.get_by_label("Query").press("Control+Enter")
+    see(page.get_by_role("cell", name="asked/1"))
+    see(page.get_by_role("cell", name="25.0"))
+    see(page.get_by_role("img", name="Chart of the answer"))
+    page.get_by_label("Query").fill("select * from read_csv('/etc/passwd')")
+    page.get_by_role("button", name="Run").click()
+    see(page.get_by_text("no files or networks", exact=False))
 
 
 def test_a_live_tail_is_paused_and_goes_on(house: House, page: Page) -> None:

@@ -10,7 +10,7 @@ asked; DuckDB's memory and the answer are each bounded by `sql_memory_bytes`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -63,13 +63,16 @@ class Query:
         until: datetime | None = None,
         fields: Mapping[str, type] | None = None,
         on_gap: OnGap = "raise",
+        check: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`check` is asked of each table, which is a filter, before it is read."""
         if not isinstance(query, str):
             raise Malformed(f"a query is a str, not {type(query).__name__}")
         self._bus = bus
         self._query = query
         self._params = params
         self._memory_bytes = memory_bytes
+        self._check = check
         self._fields = dict(fields or {})
         check_fields(self._fields, MADE)
         self._options: dict[str, Any] = {"since": since, "until": until, "on_gap": on_gap}
@@ -139,6 +142,7 @@ class Query:
 
     def _make_table(self, filter: str) -> None:
         check_filter(filter, Config())
+        self._check(filter)
         extents = self._bus.extents(filter)
         if not extents:
             raise self._not_found(filter)

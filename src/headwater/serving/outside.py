@@ -32,6 +32,9 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     followers_per_client_max: int = 50
     searches_max: int = 4
     searches_per_client_max: int = 2
+    queries_max: int = 2
+    query_s: float = 30.0
+    query_memory_bytes: int = 512 * 1024 * 1024
     node: str = ""
     """The name of this node in its cluster; empty without one,"""
     secret: bytes = b""

@@ -26,6 +26,7 @@ from headwater.admin.api import (
     schemas,
     search,
     sessions,
+    sql,
     subscriptions,
     tokens,
     topics,
@@ -36,12 +37,14 @@ from headwater.admin.client import Admin
 from headwater.admin.dashboard import mount
 from headwater.admin.gate import Gate
 from headwater.admin.guard import Guard
+from headwater.admin.query.queries import Queries
 from headwater.admin.search.searches import Searches
 from headwater.serving.outside import Outside
 
 NOUNS = (
     messages,
     search,
+    sql,
     schedules,
     schemas,
     topics,
@@ -104,6 +107,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     app.state.gate = Gate(admin, outside)
     app.state.followers = Followers(app.state.gate, outside.followers_max, outside.followers_per_client_max)
     app.state.searches = Searches(outside)
+    app.state.queries = Queries(outside)
     app.state.growth = Growth()
     problem.install(app)
     app.add_middleware(Guard, gate=app.state.gate, outside=outside)
@@ -113,7 +117,7 @@ def make_app(admin: Admin, outside: Outside) -> FastAPI:
     for path in OURS:
         app.add_api_route(path, _elsewhere, methods=list(METHODS), include_in_schema=False)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # as FastAPI's manual has it
-    mount(app, admin, app.state.gate, app.state.growth, app.state.searches)
+    mount(app, admin, app.state.gate, app.state.growth, app.state.searches, app.state.queries)
     return app
 
 

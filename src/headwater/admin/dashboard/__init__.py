@@ -34,11 +34,13 @@ from headwater.admin.dashboard.schedules import Schedules
 from headwater.admin.dashboard.search import Search
 from headwater.admin.dashboard.sessions import Sessions
 from headwater.admin.dashboard.settings import Settings
+from headwater.admin.dashboard.sql import Sql
 from headwater.admin.dashboard.subscriptions import Subscriptions
 from headwater.admin.dashboard.topics import Topics
 from headwater.admin.dashboard.visits import Visits
 from headwater.admin.dashboard.what_if import WhatIf
 from headwater.admin.gate import Gate
+from headwater.admin.query.queries import Queries
 from headwater.admin.search.searches import Searches
 
 STATIC = Path(__file__).parent / "static"
@@ -47,6 +49,7 @@ PAGES: tuple[tuple[str, str, str, Callable[[Frame], object]], ...] = (
     ("/", "Overview", "insights", Overview),
     ("/topics", "Topics", "account_tree", Topics),
     ("/search", "Search", "search", Search),
+    ("/sql", "SQL", "table_chart", Sql),
     ("/retained", "Retained", "push_pin", RetainedValues),
     ("/subscriptions", "Subscriptions", "inbox", Subscriptions),
     ("/dead-letters", "Dead letters", "report", DeadLetters),
@@ -75,7 +78,7 @@ HISTORY_MAX = 100
 """Changes that are kept for such a page."""
 
 
-def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth, searches: Searches) -> None:
+def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth, searches: Searches, queries: Queries) -> None:
     """Put the dashboard of one broker onto an application; once in a process."""
     visits = Visits(gate)
     sampler = Sampler(admin)
@@ -83,7 +86,7 @@ def mount(app: FastAPI, admin: Admin, gate: Gate, growth: Growth, searches: Sear
     contents = {path: content for path, _, _, content in PAGES}
 
     def show(request: Request) -> None:
-        frame = Frame(admin, request.state.visit, sampler, growth, searches)
+        frame = Frame(admin, request.state.visit, sampler, growth, searches, queries)
         ui.add_head_html(HEAD)
         ui.add_body_html(SPLASH)
         frame.build(places, request.url.path, request.cookies.get(DARK_COOKIE, ""))

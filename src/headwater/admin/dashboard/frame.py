@@ -19,6 +19,7 @@ from headwater.admin.client import Admin
 from headwater.admin.dashboard.door import LOGIN, LOGOUT
 from headwater.admin.dashboard.sampler import Sampler
 from headwater.admin.dashboard.visits import Visit
+from headwater.admin.query.queries import Queries
 from headwater.admin.search.searches import Searches
 from headwater.errors import HeadwaterError, Unauthenticated
 from headwater.wire.administration import Role
@@ -49,8 +50,11 @@ Changing = Callable[[Admin], Awaitable[object]]
 class Frame:
     """One open page of the dashboard."""
 
-    def __init__(self, admin: Admin, visit: Visit, sampler: Sampler, growth: Growth, searches: Searches) -> None:
+    def __init__(
+        self, admin: Admin, visit: Visit, sampler: Sampler, growth: Growth, searches: Searches, queries: Queries
+    ) -> None:
         self.admin = admin
+        self.queries = queries
         self.searches = searches
         self.visit = visit
         self.sampler = sampler

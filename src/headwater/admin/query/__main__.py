@@ -1,0 +1,7 @@
+"""`python -m headwater.admin.query`: a query that the process that serves HTTP starts."""
+
+import sys
+
+from headwater.admin.query.aside import run
+
+sys.exit(run())
