@@ -95,6 +95,8 @@ def test_tables_join_and_are_scanned_as_often_as_they_are_named(bus: headwater.b
         ("selec", Malformed, 'syntax error at or near "selec"'),
         ("select nope from 'home/#'", Malformed, "nope"),
         ("select offset from 'home/#'", Malformed, 'write it as "offset"'),
+        ("select topic from home/#", Malformed, "in quotes: from 'home/#'"),
+        ("select celsius from 'home/#'", Malformed, "of a field of JSON write json->>"),
         ("select 1; select 2", Malformed, "one select"),
         ("drop table x", Malformed, "one select"),
         ("create table x as select * from 'home/#'", Malformed, "one select"),

@@ -9,6 +9,7 @@ import pytest
 import headwater
 from cli.command import here, objects_here, one_sentence, run
 from client.served import Served
+from headwater.cli import sql as cli_sql
 
 COUNT = "select count(*) as n from 'home/#'"
 MEANS = "select topic, avg(value) as mean from 'home/#' group by 1 order by 1"
@@ -20,6 +21,22 @@ def data(tmp_path: Path) -> Path:
         bus.publish_many([(f"home/{n % 2}", b"%d" % n) for n in range(4)])
         bus.publish("mill/a", b'{"celsius": 21}', key=b"\xff", headers={"unit": "C"})
     return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def keeps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What the C library was told about memory: by a command of its own, not for the process of these tests."""
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(cli_sql, "_of_the_library", lambda _: lambda option, value: told.append((option, value)))
+    return told
+
+
+def test_what_a_read_frees_is_kept_for_the_next(data: Path, keeps: list[tuple[int, int]], monkeypatch):
+    here("sql", COUNT, data=data)
+    assert {option for option, _ in keeps} == {-1, -3}
+    assert all(0 < value <= 32 << 20 for _, value in keeps)  # of which glibc takes no more
+    monkeypatch.setattr(cli_sql, "_of_the_library", lambda _: None)  # another C library
+    assert objects_here("sql", COUNT, data=data) == [{"n": 4}]
 
 
 def test_rows_come_as_objects_as_csv_and_as_a_table(data: Path):

@@ -45,6 +45,9 @@ OF_PAYLOAD = f"""
     case when json_valid({TEXT}) then {TEXT}::json end as json"""
 MADE = (TEXT, "value", "json")
 OFFSET = re.compile(r"(?<![\"'.\w])offset(?![\"'\w])", re.IGNORECASE)
+BARE = re.compile(r"\bfrom\s+[\w$+]+/", re.IGNORECASE)
+"""A filter without its quotes."""
+LACKING = re.compile(r'Referenced column "(\w+)" not found')
 INTERRUPTED = "the query was interrupted"
 READS = "a query is one select: it reads topics, and changes nothing"
 
@@ -183,6 +186,10 @@ class Query:
                 return Closed(INTERRUPTED)
             case duckdb.ParserException() if OFFSET.search(self._query):
                 return Malformed(f'{text}; offset is a word of SQL: write it as "offset"')
+            case duckdb.ParserException() if BARE.search(self._query):
+                return Malformed(f"{text}; a filter stands in quotes: from 'home/#'")
+            case duckdb.BinderException() if (lacking := LACKING.search(text)) is not None:
+                return Malformed(f"{text}; of a field of JSON write json->>'$.{lacking[1]}'")
         return Malformed(text)
 
 

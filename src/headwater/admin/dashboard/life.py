@@ -46,6 +46,7 @@ SAID = {
 UNTOLD = 'How it came to that is told of subscriptions with states="stream".'
 FAILURES = {"nacked", "timed_out", "vanished", "dead"}
 NOW = {"retry": "It waits to be tried again", "in_flight": "A consumer has it", "dead": "It is a dead letter"}
+WAITS = "It waits."
 NOBODY = "No durable subscription takes it."
 _decode = msgspec.json.Decoder(Entry).decode
 
@@ -83,7 +84,7 @@ class Life:
         names = {taker.session: consumer_name(taker) for taker in (*one.active, *one.standing_by)}
         with self._place:
             ui.label(name).classes("hw-panel-title")
-            ui.label(now if entries else f"{now} {UNTOLD}").classes("hw-note")
+            ui.label(now if entries or now == WAITS else f"{now} {UNTOLD}").classes("hw-note")
             if not entries:
                 return
             with ui.element("ol").classes("hw-life"):
@@ -103,7 +104,7 @@ class Life:
             return f"{NOW.get(found.state, f'It is {found.state} now')}{attempts}{errors}."
         if offset <= one.floors.get(root, 0):
             return "It is done with, or was passed over."
-        return "It waits."
+        return WAITS
 
     async def _told(self, id: str) -> list[Entry]:
         """The entries about it, oldest first."""
