@@ -3,12 +3,16 @@
 Messages of 400 bytes, all different, in batches of 1,000. Archived is what is committed to the Iceberg table, durable;
 the session is warm (a small archive went before). Then the same aggregate over `headwater.spark.table` and over
 `spark.read.parquet` of the same files, in turns, warm, medians.
+
+With `--roots 1000` it archives so many small roots instead, and says how much longer the last tenth took than the
+first.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -35,13 +39,34 @@ def fill(folder: str, rows: int, topics: int) -> None:
             )
 
 
+def many_roots(count: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as temporary:
+        with headwater.open(f"{temporary}/data") as bus:
+            bus.publish_many([(f"root{n % count}/a", b"x") for n in range(10 * count)])
+        spark = session("bench", master="local[2]")
+        archive = Archive(spark, f"{temporary}/lake", {"data": f"{temporary}/data"})
+        times, start = [], time.perf_counter()
+        for _ in archive.round():
+            times.append(time.perf_counter() - start)
+            start = time.perf_counter()
+        part = max(1, count // 10)
+        # The very first are left out: Spark compiles what it runs.
+        first, last = statistics.median(times[part : 2 * part]), statistics.median(times[-part:])
+        print(f"{count} roots: {first:.3f} s a root at first, {last:.3f} s at last: {last / first:.2f}×", flush=True)
+        spark.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--roots", type=int, help="archive so many small roots, and nothing else")
     parser.add_argument("--data", help="a folder that was filled before, or is to be kept")
     args = parser.parse_args()
+    if args.roots:
+        many_roots(args.roots)
+        return
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as temporary:
         folder = args.data or f"{temporary}/data"
         if not Path(folder).exists():

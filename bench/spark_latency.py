@@ -2,12 +2,14 @@
 
 One message after another is published to a server; a query over it, triggered as fast as possible, meets each in
 `foreachBatch`. The time from the publish until then: from the server's folder, and from the server. What is published
-before the query has found its stride is not counted.
+before the query has found its stride is not counted. Then the same query waits, with nothing published: how much of a
+core that takes, of the driver, Spark, its Python workers and the server together.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import struct
 import subprocess
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -65,6 +68,35 @@ def latencies(spark: SparkSession, url: str, source: dict[str, str], seconds: fl
     return sorted(taken)
 
 
+def idle_cores(spark: SparkSession, source: dict[str, str], seconds: float) -> float:
+    options = {**source, "topics": "clock/#", "startingOffsets": "latest"}
+    query = spark.readStream.format("headwater").options(**options).load().writeStream.format("noop").start()
+    time.sleep(WARM_S)
+    before = processor_s(os.getpid())
+    time.sleep(seconds)
+    used_s = processor_s(os.getpid()) - before
+    query.stop()
+    return used_s / seconds
+
+
+def processor_s(pid: int) -> float:
+    """What a process and its children have computed."""
+    ticks, parents = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(fields[1])
+            ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+    ours, more = {pid}, {pid}
+    while more:
+        more = {child for child, parent in parents.items() if parent in more} - ours
+        ours |= more
+    return sum(ticks[one] for one in ours) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -94,6 +126,9 @@ def main() -> None:
                 taken = latencies(spark, url, source, args.seconds, args.every)
                 p50, p99 = statistics.median(taken), taken[int(len(taken) * 0.99)]
                 print(f"{name:10} p50 {p50:.2f} s   p99 {p99:.2f} s   {len(taken):,} messages", flush=True)
+            for name, source in {"folder": {"data": f"{folder}/data"}, "server": {"url": url}}.items():
+                cores = idle_cores(spark, source, args.seconds)
+                print(f"{name:10} idle: {cores:.3f} of a core", flush=True)
         finally:
             spark.stop()
             server.terminate()

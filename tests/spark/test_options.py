@@ -40,7 +40,7 @@ def test_places_are_words_offsets_or_times():
         ({"path": "x"}, 'did you mean "data"'),
         ({"topic": "x"}, 'did you mean "topics"'),
         ({"maxMesagesPerTrigger": "1"}, 'did you mean "maxMessagesPerTrigger"'),
-        ({"colour": "1"}, "there are data, url"),
+        ({"xyz": "1"}, "there are data, url"),
         ({"url": "headwater://127.0.0.1"}, "not both"),
         ({"lake": ""}, "name the folder"),
         ({"topics": "home/*"}, "use +"),

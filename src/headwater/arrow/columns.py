@@ -22,7 +22,7 @@ from headwater.lake.purged import spared_by_key
 from headwater.log.purges import Purge, Purges
 from headwater.memo import Memo
 from headwater.store.batch import BadBatch
-from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, NAMES_AT, Layout, values_at
+from headwater.store.body import COLUMNS_KNOWN, EXPIRIES, FIXED, HEADERS, KEYS, NAMES_AT, RETAIN, Layout, values_at
 
 if TYPE_CHECKING:
     from headwater.lake.values import Values
@@ -37,6 +37,7 @@ DICTIONARIES_MAX = 256
 INT32 = struct.Struct("<i")
 INT32_AT = INT32.unpack_from
 
+MOMENT = pa.timestamp("us", tz="UTC")
 Numbers = np.ndarray[Any, Any]
 Wanted = Callable[[str], bool]
 
@@ -142,6 +143,9 @@ class Columns:
         self._topic_bases: list[int] = []
         self._times: list[memoryview] = []
         self._expiries: list[tuple[int, memoryview]] = []
+        self._retain: list[tuple[int, memoryview]] = []
+        self._told: list[tuple[int, str | None]] = []
+        """What the headers of batches say, by body: when they were appended, and by which producer."""
         self._validity: list[tuple[int, memoryview]] = []
         self._pairs: list[tuple[int, int, memoryview]] = []
         self._picked: list[tuple[int, Numbers]] = []
@@ -156,17 +160,33 @@ class Columns:
 
     # Gathering
 
-    def add(self, first_offset: int, body: bytes, first: int, last: int, deltas: Sequence[int] | None = None) -> None:
+    def add(
+        self,
+        first_offset: int,
+        body: bytes,
+        first: int,
+        last: int,
+        deltas: Sequence[int] | None = None,
+        told: tuple[int, str | None] | None = None,
+    ) -> None:
         """Gather the messages of a body from offset `first` to `last`; `BadBatch` if it is none, and it is left out.
 
         Their offsets are dense, unless `deltas` says how far each is from the first.
         """
         try:
-            self._add(first_offset, body, first, last, deltas)
+            self._add(first_offset, body, first, last, deltas, told or (0, None))
         except struct.error as error:
             raise BadBatch(f"the body's columns are wrong: {error}") from error
 
-    def _add(self, first_offset: int, body: bytes, first: int, last: int, deltas: Sequence[int] | None) -> None:
+    def _add(
+        self,
+        first_offset: int,
+        body: bytes,
+        first: int,
+        last: int,
+        deltas: Sequence[int] | None,
+        told: tuple[int, str | None],
+    ) -> None:
         count, topics, columns, _ = FIXED.unpack_from(body)
         if not 0 < topics <= count or count * 8 > len(body) or columns & ~COLUMNS_KNOWN:
             raise BadBatch("its counts are impossible")
@@ -193,6 +213,9 @@ class Columns:
         # Nothing is gathered before all of it was found to be right.
         if expiries is not None:
             self._expiries.append((self.rows, expiries))
+        if columns & RETAIN:
+            self._retain.append((self.rows, view[layout.retain_at : layout.retain_at + count]))
+        self._told.append(told)
         if keys is not None and ("key" in self._names or self._purges.keys):
             self._add_keys(count, *keys)
         if headers is not None:
@@ -299,7 +322,26 @@ class Columns:
                 return self._key_column().cast(field.type)
             case "headers":
                 return self._header_column(field.type)
+            case "append_time" | "expires_at" | "retained" | "producer":
+                return self._beside(field.name).cast(field.type)
         return self._payloads.array(pa.binary()).cast(field.type)
+
+    def _beside(self, name: str) -> Any:
+        """What a message has besides, as few ask for it."""
+        if name == "expires_at":
+            moments = np.zeros(self.rows, np.int64)
+            for start, expiries in self._expiries:
+                moments[start : start + len(expiries) // 8] = np.frombuffer(expiries, np.int64)
+            return pa.array(moments, pa.int64(), mask=moments == 0).cast(MOMENT)
+        if name == "retained":
+            flags = np.zeros(self.rows, np.bool_)
+            for start, retain in self._retain:
+                flags[start : start + len(retain)] = np.frombuffer(retain, np.uint8) != 0
+            return pa.array(flags)
+        bodies = pa.array(np.repeat(np.arange(len(self._counts)), self._counts))
+        if name == "producer":
+            return pa.array([producer for _, producer in self._told], pa.string()).take(bodies)
+        return pa.array([time_us for time_us, _ in self._told], pa.int64()).cast(MOMENT).take(bodies)
 
     def _key_column(self) -> Any:
         if not self._validity:

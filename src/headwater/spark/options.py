@@ -17,6 +17,7 @@
 | subscription          | of a stream: what stands on the broker where the query is      |           |
 | subscriptionExpireAfterS | the query not having run for so long, it is given up        | 35 days   |
 | pushFilters           | let a query's filters prune what is read (batch reads)         | false     |
+| columns               | of append_time, expires_at, retained and producer, those that are wanted | |
 | reader                | jvm, python, or auto: the one in Spark's process if it can     | auto      |
 | table                 | messages, dead_letters, subscriptions or message_states        | messages  |
 """
@@ -61,6 +62,7 @@ NAMES = (
     "subscriptionExpireAfterS",
     "pushFilters",
     "typed",
+    "columns",
     "reader",
     "table",
 )
@@ -78,6 +80,9 @@ OF_KAFKA = {
 """Names that Kafka's source has for the same."""
 OFFSET_MAX = (1 << 48) - 1
 """As far as watermarks count."""
+IN_BODIES = ("expires_at", "retained")
+IN_HEADERS = ("append_time", "producer")
+"""Columns that are read on request, by where they stand."""
 EXPIRE_AFTER_S = 35 * 86_400.0
 """A job that runs each month keeps its place; one that nobody runs any more does not hold retention for ever."""
 TRIGGER_DELAY_S = 900.0
@@ -123,6 +128,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     trigger_delay_s: float = TRIGGER_DELAY_S
     """So long a micro-batch waits for that many."""
     partitions_min: int | None = None
+    columns: tuple[str, ...] = ()
+    """What messages have besides, and is asked for."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -164,6 +171,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         messages_per_trigger_min=least,
         trigger_delay_s=_trigger_delay_s(options),
         partitions_min=_count("minPartitions", options),
+        columns=_columns(options),
     )
 
 
@@ -308,6 +316,21 @@ def _subscription(options: Mapping[str, str], topics: Topics) -> str | None:
     except HeadwaterError as error:
         raise Malformed(f'option "subscription": {error.args[0]}') from error
     return name
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(one.strip() for one in options.get("columns", "").split(",") if one.strip()))
+    for name in names:
+        if name not in IN_BODIES + IN_HEADERS:
+            raise Malformed(f'option "columns" names "{name}"; use any of {", ".join(IN_BODIES + IN_HEADERS)}')
+        if name in IN_HEADERS and "url" in options:
+            raise Malformed(
+                f'option "columns": {name} stands in the header of a stored batch, which a server does not send; '
+                'read its folder with option("data", …)'
+            )
+    if names and "lake" in options:
+        raise Malformed('option "columns" is of the log, and the lake has none of these columns; leave out "lake"')
+    return names
 
 
 def _flag(name: str, options: Mapping[str, str], *, default: bool) -> bool:

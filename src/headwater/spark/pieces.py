@@ -29,9 +29,11 @@ LOOKS_MAX = 10
 """Tries to list segments while the owner deletes old ones."""
 
 T = TypeVar("T")
-Piece = tuple[int, int, bytes, Sequence[int] | None] | Hole
-"""First and last offset of a batch, its body, and how far each offset is from the first unless they are dense; or
-offsets that are gone."""
+Told = tuple[int, str | None]
+"""What a batch's header says of all its messages: when they were appended, and their producer."""
+Piece = tuple[int, int, bytes, Sequence[int] | None, Told | None] | Hole
+"""First and last offset of a batch, its body, how far each offset is from the first unless they are dense, and what its
+header says, which a server does not send; or offsets that are gone."""
 
 
 class Pieces:
@@ -66,7 +68,8 @@ class Pieces:
             if offset == before:
                 for found in self._stream.read(offset, READ_BYTES):
                     if isinstance(found, Batch):
-                        yield found.first_offset, found.last_offset, found.data, None
+                        told = found.header.time_us, found.header.producer
+                        yield found.first_offset, found.last_offset, found.data, None, told
                         offset = found.last_offset + 1
                     else:
                         yield found
@@ -78,7 +81,7 @@ class Pieces:
                     )
             place = self._find(offset)
 
-    def _walk(self, place: tuple[int, int], offset: int) -> Iterator[tuple[int, int, bytes, None]]:
+    def _walk(self, place: tuple[int, int], offset: int) -> Iterator[tuple[int, int, bytes, None, Told]]:
         """Batches from a place on, while they are the ones that come next."""
         base, position = place
         try:
@@ -92,7 +95,7 @@ class Pieces:
                 body = open_body(header, stored)
             except BadBatch:
                 return
-            yield header.first_offset, header.last_offset, body, None
+            yield header.first_offset, header.last_offset, body, None, (header.time_us, header.producer)
             offset = header.last_offset + 1
 
     def _find(self, offset: int) -> tuple[int, int] | None:

@@ -38,7 +38,7 @@ from headwater.log.purges import Purge
 from headwater.spark import catalog, plan
 from headwater.spark.options import JVM, MESSAGES, PYTHON, ReadOptions, check_batch, check_streaming, read_options
 from headwater.spark.reading import SpansPartition, is_typed, open_log, partitions_of, pieces_of
-from headwater.spark.source import COLUMNS, MESSAGE, check_schema
+from headwater.spark.source import MESSAGE, check_schema
 from headwater.spark.spans import AsOf, Span
 from headwater.spark.streaming import StreamReader
 from headwater.store import folder as folders
@@ -71,7 +71,7 @@ class Planner:
         options = read_options(request["options"])
         schema = None if request["schema"] is None else StructType.fromJson(json.loads(request["schema"]))
         if schema is not None:
-            check_schema(schema, COLUMNS[options.table])
+            check_schema(schema, options)
         why = python_reads(options, schema)
         place = options.data if options.url is None else str(parse_url(options.url))
         return {
@@ -162,7 +162,7 @@ class Planner:
             if isinstance(piece, Hole):
                 plan.report(span.root, piece, span.purged_upto, options.fail_on_data_loss)
                 continue
-            first, last, body, deltas = piece
+            first, last, body, deltas, _ = piece
             places = b"" if deltas is None else array("i", deltas).tobytes()
             said = {"first": first, "last": last, "bytes": len(body), "deltas": len(places) // 4, "more": True}
             yield said, body + places if places else body
@@ -186,6 +186,8 @@ def python_reads(options: ReadOptions, schema: StructType | None = None) -> str 
         why = 'option "typed"'
     elif schema is not None and is_typed(schema):
         why = "a column of what payloads say"
+    elif options.columns:
+        why = 'option "columns"'
     elif options.lake is not None:
         why = 'option "lake"'
     if why is not None and options.reader == JVM:

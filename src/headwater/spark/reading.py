@@ -169,9 +169,9 @@ def _batches(
             for kept in _kept(options, span, piece):
                 yield from archived(kept)
             continue
-        first_offset, last_offset, body, deltas = piece
+        first_offset, last_offset, body, deltas, told = piece
         try:
-            columns.add(first_offset, body, span.first, span.last, deltas)
+            columns.add(first_offset, body, span.first, span.last, deltas, told)
         except BadBatch as error:
             hole = Hole(first_offset, last_offset, f"damaged: {error}")
             plan.report(span.root, hole, span.purged_upto, options.fail_on_data_loss)

@@ -172,4 +172,4 @@ def served_pieces(url: str, filter: str, span: Span) -> Iterator[Piece]:
             if found is None:
                 return
             last = found.first_offset + (found.count - 1 if found.deltas is None else found.deltas[-1])
-            yield found.first_offset, last, found.body, found.deltas
+            yield found.first_offset, last, found.body, found.deltas, None

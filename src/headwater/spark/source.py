@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import Malformed
-from headwater.spark.options import MESSAGES, check_batch, check_streaming, read_options
+from headwater.spark.options import MESSAGES, ReadOptions, check_batch, check_streaming, read_options
 
 MESSAGE = {
     "root": "string",
@@ -28,6 +28,13 @@ MESSAGE = {
     "headers": "map<string,string>",
     "payload": "binary",
 }
+BESIDE = {
+    "append_time": "timestamp",
+    "expires_at": "timestamp",
+    "retained": "boolean",
+    "producer": "string",
+}
+"""What messages have besides, for whoever asks for it."""
 FAILURE = {"attempts": "int", "errors": "array<string>"}
 COLUMNS: dict[str, dict[str, str]] = {
     MESSAGES: MESSAGE,
@@ -69,7 +76,7 @@ class HeadwaterSource(DataSource):
 
     def schema(self) -> str | StructType:
         options = read_options(self.options)
-        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS[options.table].items())
+        columns = ", ".join(f"{name} {kind}" for name, kind in columns_of(options).items())
         if not options.typed:
             return columns
         from headwater.spark.values import typed_columns
@@ -79,7 +86,7 @@ class HeadwaterSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         check_batch(options)
-        check_schema(schema, COLUMNS[options.table])
+        check_schema(schema, options)
         # Imported here: Spark starts a process for each step of planning, and most have no need of it.
         from headwater.spark.reading import BatchReader, PushingReader
         from headwater.spark.tables import TableReader
@@ -91,7 +98,7 @@ class HeadwaterSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self.options)
         check_streaming(options)
-        check_schema(schema, COLUMNS[options.table])
+        check_schema(schema, options)
         from headwater.spark.streaming import StreamReader
 
         return StreamReader(options, schema)
@@ -115,10 +122,16 @@ def _is_typed(field: StructField) -> bool:
     return isinstance(field.dataType, TYPED.get(field.name, ()))
 
 
-def check_schema(schema: StructType, columns: dict[str, str]) -> None:
+def columns_of(options: ReadOptions) -> dict[str, str]:
+    """Names and types of what is read, but for typed columns."""
+    return COLUMNS[options.table] | {name: BESIDE[name] for name in options.columns}
+
+
+def check_schema(schema: StructType, options: ReadOptions) -> None:
     """That a schema which a user stated has our columns, or some of them: the others are then not even read."""
+    columns = columns_of(options)
     for field in schema.fields:
-        if columns is MESSAGE and _is_typed(field):
+        if options.table == MESSAGES and _is_typed(field):
             continue
         if columns.get(field.name) != field.dataType.simpleString():
             raise Malformed(
