@@ -268,6 +268,12 @@ ENDS = {
     "to its end": "",
     "by sys.exit": "sys.exit(3)",
     "by Ctrl-C": "raise KeyboardInterrupt",
+    "as of Python 3.12, where no thread begins any more": """
+import atexit, threading
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+atexit.register(setattr, threading.Thread, "start", refuse)
+""",
     "by an error": "raise ValueError('no')",
 }
 WITH_THREADS = """

@@ -54,14 +54,16 @@ def let_go(what: object, said: str, close: Callable[[], object]) -> None:
         warn_of(what, said, stacklevel=4)
 
 
-def close_soon(close: Callable[[], object]) -> None:
-    """Have this done by a thread of its own."""
+def close_soon(close: Callable[[], object]) -> bool:
+    """Have this done by a thread of its own; False if there can be none more, and it stays open."""
     thread = threads.Thread(target=_close, args=(close,), name=THREAD_NAME, daemon=True)
     _closing[thread] = None
     try:
         thread.start()
-    except RuntimeError:  # there are as many threads as there can be: it stays open
+    except RuntimeError:
         del _closing[thread]
+        return False
+    return True
 
 
 def warn_of(what: object, said: str, stacklevel: int = 3) -> None:
@@ -99,7 +101,9 @@ def _end() -> None:
     _has_ended = True
     if not isinstance(getattr(sys, "last_value", None), Exception):  # Ctrl-C is not a message's fault
         for bus in list(_open):
-            close_soon(partial(_quietly, bus._close_at_end))
+            close = partial(_quietly, bus._close_at_end)
+            if not close_soon(close):  # as of Python 3.12, none begins once a process is about to end
+                close()
     _wait(list(_closing))
 
 
