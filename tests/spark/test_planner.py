@@ -16,6 +16,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import headwater
 from headwater.arrow.conditions import Condition, Conditions
+from headwater.spark import spans
 from headwater.spark.options import read_options
 from headwater.spark.planner import pattern_of, pattern_of_topics, python_reads, serve
 from headwater.store.body import Body
@@ -73,6 +74,15 @@ def test_a_plan_ends_where_an_earlier_one_did(folder):
     said = answer("plan", options=options, conditions=[], ends={"home": 301})
     assert [span["last"] for part in said["partitions"] for span in part["spans"]] == [300]
     assert said["ends"] == {"home": 301}
+
+
+def test_a_read_is_cut_for_the_cores_of_the_cluster(folder, monkeypatch):
+    monkeypatch.setattr(spans, "PARTITION_BYTES_MIN", 1)
+    counts = [
+        len(answer("plan", options={"data": folder}, conditions=[], ends=None, cores=cores)["partitions"])
+        for cores in (1, 8)
+    ]
+    assert counts[0] < counts[1]
 
 
 def test_conditions_prune_offsets_roots_and_topics(folder):

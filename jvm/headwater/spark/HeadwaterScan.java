@@ -92,7 +92,7 @@ final class HeadwaterScan
 
   @Override public InputPartition[] planInputPartitions() {
     synchronized (snapshot) {  // one frame may be planned by several threads at once
-      ObjectNode asked = Planner.request("plan", options).set("conditions", conditions);
+      ObjectNode asked = Planner.planning("plan", options).set("conditions", conditions);
       try (Planner planner = Planner.of(Planner.python())) {
         JsonNode told = planner.ask(asked.set("ends", snapshot.ends));
         snapshot.ends = told.get("ends");

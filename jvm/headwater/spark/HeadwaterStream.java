@@ -33,7 +33,7 @@ final class HeadwaterStream implements MicroBatchStream, SupportsTriggerAvailabl
     try {
       if (planner == null) {
         planner = Planner.of(Planner.python());
-        planner.ask(Planner.request("stream", options));
+        planner.ask(Planner.planning("stream", options));
       }
       return planner.ask(request);
     } catch (HeadwaterSource.Failed error) { throw HeadwaterScan.refused(request.get("ask").asText(), error); }

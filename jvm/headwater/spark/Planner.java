@@ -8,6 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.*;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.sql.classic.SparkSession;
 
 /**
  * A Python process beside Spark's that plans, and reads what is not simply there: {@code headwater.spark.planner}.
@@ -58,6 +59,11 @@ final class Planner implements AutoCloseable {
 
   static ObjectNode request(String what, Map<String, String> options) {
     return JSON.createObjectNode().put("ask", what).set("options", JSON.valueToTree(options));
+  }
+
+  /** The same of a read, which is cut for the cores that the cluster has. */
+  static ObjectNode planning(String what, Map<String, String> options) {
+    return request(what, options).put("cores", SparkSession.active().sparkContext().defaultParallelism());
   }
 
   static JsonNode parse(String text) {

@@ -130,6 +130,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     partitions_min: int | None = None
     columns: tuple[str, ...] = ()
     """What messages have besides, and is asked for."""
+    cores: int | None = None
+    """Cores of the cluster, where whoever plans knows of more than its own machine."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:

@@ -110,7 +110,7 @@ def partitions(log: Log, ranges: Mapping[str, Range], options: ReadOptions) -> l
         if root in extents
     }
     total = sum(log.bytes_between(root, start, end - 1) for root, (start, end) in there.items() if start < end)
-    bytes_max = partition_bytes(total, os.cpu_count() or 1)
+    bytes_max = partition_bytes(total, options.cores or os.cpu_count() or 1)
     messages_max = options.messages_per_partition
 
     def cut(messages_max: int | None) -> list[tuple[Span, ...]]:

@@ -8,8 +8,8 @@ which the Python source says it. It ends with who asks it.
 |-------------|-------------------------------------|----------------------------------------------------------|
 | describe    | options, schema                     | which reader is to serve, the columns, where it reads    |
 | tables, table, namespaces | options, namespace, table | what a catalog of the bus has: `headwater.spark.catalog` |
-| plan        | options, conditions, ends           | partitions of a batch read, and where each root ends     |
-| stream      | options                             | opens a stream, of which the next are                    |
+| plan        | options, conditions, ends, cores    | partitions of a batch read, and where each root ends     |
+| stream      | options, cores                      | opens a stream, of which the next are                    |
 | initial, limit, available_now, latest, report, metrics, partitions, commit, stop |  | as `StreamReader` has them |
 | pieces      | options, span, offset               | bodies of a span, a line and its bytes each              |
 | lost        | options, span, first, last, reason  | nothing, or the error that it is                         |
@@ -81,7 +81,7 @@ class Planner:
         }
 
     def _on_plan(self, request: Given) -> Given:
-        options = read_options(request["options"])
+        options = _of_cluster(request)
         check_batch(options)
         conditions = Conditions(tuple(msgspec.convert(request["conditions"], list[Condition])))
         with closing(AsOf(open_log(options), request["ends"])) as log:
@@ -105,7 +105,7 @@ class Planner:
     # Streams
 
     def _on_stream(self, request: Given) -> Given:
-        options = read_options(request["options"])
+        options = _of_cluster(request)
         check_streaming(options)
         self._stream = StreamReader(options, StructType())
         return {}
@@ -193,6 +193,11 @@ def python_reads(options: ReadOptions, schema: StructType | None = None) -> str 
     if why is not None and options.reader == JVM:
         raise Malformed(f'option "reader" is "{JVM}", and {why} is for the Python reader; leave out one of them')
     return why
+
+
+def _of_cluster(request: Given) -> ReadOptions:
+    """Options of a read that is cut for so many cores."""
+    return msgspec.structs.replace(read_options(request["options"]), cores=request.get("cores"))
 
 
 def pattern_of(filter: str) -> str:
