@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from headwater.core import Core
+from headwater.log.checks import Checks
+from headwater.log.publish import Part
 from headwater.server import server
 from headwater.server.workers import Workers
-from headwater.wire import requests
+from headwater.store.batch import checksum
+from headwater.store.body import encode_body
+from headwater.wire import batches, requests
 from mqtt.peer import Served
 from server.harness import PATIENCE_S
 
@@ -71,6 +75,40 @@ def test_another_client_is_answered_while_one_has_all_that_it_asked_for_under_wa
         assert other.ask(requests.Topics(filter="#")) == []
         assert len(gate.begun) == server.WORKERS - server.WORKERS_APART
         gate.open()
+
+
+def test_long_publishes_of_one_client_are_checked_in_turn_with_those_of_others(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = Checks.body
+
+    def body(self: Checks, root: str, *given: Any, **more: Any) -> Part:
+        gate.pass_through(root)
+        return check(self, root, *given, **more)
+
+    with Served(tmp_path / "data", auth="scram") as served:
+        for name in ("hog", "other"):
+            served.client(name, ("publish #", "create #"))
+        hogs, other = [served.peer("hog") for _ in range(5)], served.peer("other")
+        monkeypatch.setattr(Checks, "body", body)
+        waiting = served.server.sessions.lanes.checks.pool._waiting
+        hogs[0].send(long_frame("hog"))
+        gate.wait_for(1)
+        for hog in hogs[1:]:
+            hog.send(long_frame("hog"))
+        served.until(lambda: sum(map(len, waiting.values())) == 4)
+        other.send(long_frame("other"))
+        served.until(lambda: sum(map(len, waiting.values())) == 5)
+        gate.open()
+        for peer in (other, *hogs):
+            assert peer.published(7).first_offset
+    assert gate.begun.index("other") <= 2
+
+
+def long_frame(root: str) -> bytes:
+    """A publish of more than is checked on the loop."""
+    body = encode_body([f"{root}/x"] * 3, [bytes(400_000)] * 3, 1)
+    return b"".join(batches.pack_publish(7, root, 3, checksum(body), body))
 
 
 def test_those_that_wait_have_their_turn_in_rotation(gate: Gate) -> None:

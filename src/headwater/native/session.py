@@ -143,7 +143,7 @@ class NativeSession(Speech, Session):
                 holding.give_back(size)
             self.tell(Checked(connection, frame, found, error))
 
-        self.sessions.side_pools.checks.do(check, then)
+        self.sessions.side_pools.checks.do(check, then, self.payer)
 
     def _on_checked(self, checked: Checked) -> None:
         """A long publish was checked: it goes on its way, and what came behind it follows."""

@@ -384,7 +384,7 @@ class Session(Actor):
                     self._work_on()
 
         if side is not None:
-            side.do(work, done)
+            side.do(work, done, self.payer)
             return
         if self._asked is None:
             self._asked = deque()

@@ -2,7 +2,7 @@
 
 A session's requests are done one after another, in threads that all share. Out of that turn go probes, which are to be
 answered whatever else is asked, and what looks up names, which nobody may answer for. Long publishes are put together
-and checked by a thread of their own: the loop would answer nobody meanwhile.
+and checked by a thread of their own: the loop would answer nobody meanwhile. In a lane, too, each client has its turn.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from headwater import threads
 from headwater.errors import QuotaExceeded
+from headwater.server.workers import OWN, Workers
 from headwater.wire.operations import Operation, Trait
 
 PROBERS = 2
@@ -37,15 +37,15 @@ class SidePool:
         self._name = name
         self._most = most
         self._count = 0
-        self.pool = threads.ThreadPoolExecutor(workers, f"headwater-{name}")
+        self.pool = Workers(f"headwater-{name}", workers)
 
-    def do(self, work: Callable[[], Any], then: Then) -> None:
-        """Have something done, in no order, then hear of it on the loop."""
+    def do(self, work: Callable[[], Any], then: Then, payer: str = OWN) -> None:
+        """Have something done for a client, in no order, then hear of it on the loop."""
         if self._count >= self._most:
             then(None, QuotaExceeded(f"{self._count} requests wait for a {self._name} already; try again in a while"))
             return
         try:
-            started = self._loop.run_in_executor(self.pool, work)
+            started = self._loop.run_in_executor(self.pool.of(payer), work)
         except RuntimeError:  # the threads are gone: the server has ended meanwhile
             return
         self._count += 1

@@ -91,8 +91,12 @@ class Workers(Executor):
         """Take no more; return when all that was given is done, or with `cancel_futures` what has begun."""
         with self._changed:
             self._is_closed = True
+            dropped = [future for waiting in self._waiting.values() for future, _ in waiting] if cancel_futures else []
             if cancel_futures:
                 self._waiting.clear()
+        for future in dropped:
+            future.cancel()
+        with self._changed:
             while wait and self._running:
                 self._changed.wait()
         self._pool.shutdown(wait)
