@@ -91,7 +91,7 @@ def test_long_publishes_of_one_client_are_checked_in_turn_with_those_of_others(
             served.client(name, ("publish #", "create #"))
         hogs, other = [served.peer("hog") for _ in range(5)], served.peer("other")
         monkeypatch.setattr(Checks, "body", body)
-        waiting = served.server.sessions.lanes.checks.pool._waiting
+        waiting = served.server.sessions.side_pools.checks.pool._waiting
         hogs[0].send(long_frame("hog"))
         gate.wait_for(1)
         for hog in hogs[1:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from shutil import which
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ os.environ.setdefault(
 )
 for _name in ("SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_name, BRIEF)
+os.environ.setdefault("PYICEBERG_HOME", tempfile.mkdtemp(prefix="headwater-pyiceberg-"))
+"""Where tests describe catalogs: Spark's planner has the environment that its session was started with."""
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -30,7 +29,7 @@ SCHEMA = pa.schema(
 )
 
 
-def write(path: Path, messages: Sequence[Message], rows_per_group: int = 1000) -> None:
+def write(path: Path | str, messages: Sequence[Message], rows_per_group: int = 1000) -> None:
     """A data file."""
     rows = [
         {
@@ -44,23 +43,22 @@ def write(path: Path, messages: Sequence[Message], rows_per_group: int = 1000) -
         }
         for message in messages
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=rows_per_group)
+    with lake_files.parquet_writer(str(path), SCHEMA) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, SCHEMA), row_group_size=rows_per_group)
 
 
-def archive(lake: Path, bus: headwater.bus.Bus, root: str, upto: int) -> None:
+def archive(lake: Path | str, bus: headwater.bus.Bus, root: str, upto: int) -> None:
     """One commit: what comes after the archived offset, a file a day."""
     opened = open_lake(str(lake))
     opened.claim(bus.id)
     table = opened.make_table(root)
     after = offset_of(table)
     messages = list(bus.replay(f"{root}/#", after=after, upto={root: upto}))
-    folder = lake_files.new_attempt(table, f"{after + 1}-{upto}").removeprefix("file://")
+    folder = lake_files.new_attempt(table, f"{after + 1}-{upto}")
     paths = []
     for day in sorted({message.time_us // DAY_US for message in messages}):
-        path = Path(folder) / f"day={day}" / "part.parquet"
-        write(path, [message for message in messages if message.time_us // DAY_US == day], rows_per_group=7)
-        paths.append(f"file://{path}")
+        paths.append(f"{folder}/day={day}/part.parquet")
+        write(paths[-1], [message for message in messages if message.time_us // DAY_US == day], rows_per_group=7)
     append(table, paths, after, after + 1, upto)
 
 

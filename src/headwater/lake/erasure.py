@@ -36,6 +36,7 @@ from headwater.lake.lake import (
 from headwater.lake.layout import described, folder_of
 from headwater.lake.purged import without
 from headwater.lake.scan import deleted_rows, scanned
+from headwater.lake.stores import located
 from headwater.log.purges import Purge, Purges
 
 ROW_GROUP_BYTES = 32 << 20
@@ -111,7 +112,7 @@ def _rewritten(attempt: str, spec: PartitionSpec, file: LakeFile, gone: int, pur
         for batch in scanned(file.place, names, file.first, file.last):
             kept = without(batch, purges)
             if writer is None:
-                writer = pq.ParquetWriter(lake_files.created(path), kept.schema, compression="zstd")
+                writer = lake_files.parquet_writer(path, kept.schema)
             held.append(kept)
             written, size = written + kept.num_rows, size + kept.nbytes
             if size >= ROW_GROUP_BYTES:
@@ -128,7 +129,7 @@ def _rewritten(attempt: str, spec: PartitionSpec, file: LakeFile, gone: int, pur
 
 
 def _columns_of(file: LakeFile) -> Sequence[str]:
-    filesystem, name = lake_files.located(file.path)
+    filesystem, name = located(file.path)
     with filesystem.open_input_file(name) as opened:
         return tuple(pq.read_schema(opened).names)
 

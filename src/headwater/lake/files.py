@@ -12,17 +12,17 @@ import itertools
 import secrets
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 from pyarrow import fs
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from headwater.clock import SECOND_US, SystemClock
+from headwater.lake.stores import local_path, located
 from headwater.store.files import DiskFiles, parent
 
 DATA, METADATA = "data", "metadata"
-LOCAL = "file"
 ERASED = "headwater.erased-ms"
 """Property of a table: when messages were last erased from it, whose bytes are to go soon."""
 
@@ -34,7 +34,7 @@ def new_attempt(table: Table, what: str) -> str:
 
 def written(attempt: str) -> list[str]:
     """The data files that Spark left in the folder of an attempt; durable, if they are on this machine."""
-    paths = [path for path, _ in _files_below(attempt) if path.endswith(".parquet")]
+    paths = [path for path, _ in files_below(attempt) if path.endswith(".parquet")]
     make_durable(paths)
     return sorted(paths)
 
@@ -43,7 +43,7 @@ def make_durable(paths: Iterable[str]) -> None:
     """Sync files on this machine, and the folders that name them: Spark and pyiceberg do not."""
     files, folders = DiskFiles(), set()
     for path in paths:
-        place = _local(path)
+        place = local_path(path)
         if place is None:
             continue  # an object store has it durably, or not at all
         file = files.open(place, write=False)
@@ -59,7 +59,7 @@ def make_durable(paths: Iterable[str]) -> None:
 def make_commit_durable(table: Table) -> None:
     """Sync what the last commit wrote beside the data: before this, the log must keep what was archived."""
     snapshot = table.current_snapshot()
-    if snapshot is None or _local(table.location()) is None:
+    if snapshot is None or local_path(table.location()) is None:
         return
     manifests = [
         one.manifest_path for one in snapshot.manifests(table.io) if one.added_snapshot_id == snapshot.snapshot_id
@@ -67,11 +67,18 @@ def make_commit_durable(table: Table) -> None:
     make_durable([table.metadata_location, snapshot.manifest_list, *manifests])
 
 
-def created(path: str) -> Any:
-    """A new file, to be written."""
+def parquet_writer(path: str, schema: Any) -> pq.ParquetWriter:
+    """Writes a new data file, which is there once this is closed."""
     filesystem, name = located(path)
-    filesystem.create_dir(parent(name))
-    return filesystem.open_output_stream(name)
+    if local_path(path) is not None:
+        filesystem.create_dir(parent(name))
+    return pq.ParquetWriter(name, schema, compression="zstd", filesystem=filesystem)
+
+
+def delete(path: str) -> None:
+    """Delete a file."""
+    filesystem, name = located(path)
+    filesystem.delete_file(name)
 
 
 def drop_attempt(attempt: str) -> None:
@@ -98,7 +105,7 @@ def sweep(table: Table, grace_s: float, erase_within_s: float = float("inf")) ->
     named = _named(table)
     count = 0
     for folder, endings in ((DATA, (".parquet", ".crc", "_SUCCESS")), (METADATA, (".avro",))):
-        for path, modified_us in _files_below(f"{table.location()}/{folder}"):
+        for path, modified_us in files_below(f"{table.location()}/{folder}"):
             if path not in named and modified_us < horizon_us and path.endswith(endings):
                 filesystem, place = located(path)
                 filesystem.delete_file(place)
@@ -139,28 +146,11 @@ def _remove_empty(data: str, horizon_us: int) -> None:
                 filesystem.delete_dir(found.path)
 
 
-def _files_below(folder: str) -> list[tuple[str, int]]:
+def files_below(folder: str) -> list[tuple[str, int]]:
     """Files, spelled as the table spells them, and when they were last changed."""
     filesystem, path = located(folder)
-    prefix = folder.removesuffix(path)
     return [
-        (prefix + found.path, (found.mtime_ns or 0) // 1000)
+        (folder + found.path.removeprefix(path), (found.mtime_ns or 0) // 1000)
         for found in filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
         if found.type == fs.FileType.File
     ]
-
-
-def _local(location: str) -> str | None:
-    """The path of something on this machine."""
-    if location.startswith(f"{LOCAL}://"):
-        return location.removeprefix(f"{LOCAL}://")
-    return None if urlsplit(location).scheme else location
-
-
-def located(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system that a location is in, and the path there."""
-    path = _local(location)
-    if path is not None:
-        return fs.LocalFileSystem(), path
-    filesystem, path = fs.FileSystem.from_uri(location)
-    return filesystem, path

@@ -36,11 +36,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import UpdateSnapshot
 from pyiceberg.types import BinaryType, LongType, MapType, NestedField, PrimitiveType, StringType, TimestamptzType
+from pyiceberg.utils.config import Config
 
 from headwater.clock import SECOND_US
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed, NotFound
-from headwater.lake.columns import FilePlace
+from headwater.lake.columns import FilePlace, Store
 from headwater.lake.layout import OFFSET_ID, TIMESTAMP_ID, Layout, described
+from headwater.lake.stores import know, store_of
 from headwater.store.files import DiskFiles
 from headwater.store.manifest import quote
 from headwater.topics.name import filter_covers_root
@@ -116,6 +118,8 @@ class Archived(msgspec.Struct, frozen=True):
     files: tuple[LakeFile, ...] = ()
     purged: str = ""
     """Which purges were carried out in it."""
+    store: Store = Store()
+    """What opens its files."""
 
     @property
     def rows(self) -> int:
@@ -186,7 +190,7 @@ class Lake:
             names = self.catalog.list_tables(NAMESPACE)
         except NoSuchNamespaceError:
             return {}
-        tables = [self.catalog.load_table(name) for name in names]
+        tables = [_known(self.catalog.load_table(name)) for name in names]
         return {table.properties[ROOT]: table for table in tables if ROOT in table.properties}
 
     def archived(self, topics: str = "#") -> dict[str, Archived]:
@@ -201,7 +205,7 @@ class Lake:
     def table(self, root: str) -> Table:
         """The table of a root, as it is now."""
         try:
-            table = self.catalog.load_table((NAMESPACE, table_name(root)))
+            table = _known(self.catalog.load_table((NAMESPACE, table_name(root))))
         except NoSuchTableError:
             raise NotFound(f'the lake "{self.where}" has no table of root "{root}"') from None
         if table.properties.get(ROOT) != root:
@@ -232,12 +236,19 @@ class Lake:
         return table
 
 
+def _known(table: Table) -> Table:
+    """A table, whose files are opened from now on with what its catalog says."""
+    know(table.location(), store_of(table.io.properties))
+    return table
+
+
 def open_lake(where: str) -> Lake:
     """The lake in a folder, or `catalog:NAME` of pyiceberg's configuration. Nothing is made yet."""
     if where.startswith(CONFIGURED):
         name = where.removeprefix(CONFIGURED)
         try:
-            return Lake(where, load_catalog(name))
+            # As it is by now: a process may be older than what is said about a catalog.
+            return Lake(where, load_catalog(name, **cast(Any, Config().get_catalog_config(name) or {})))
         except Exception as error:
             raise Malformed(
                 f'the catalog "{name}" does not open ({error}); describe it in ~/.pyiceberg.yaml, or with '
@@ -290,7 +301,7 @@ def archived_in(table: Table, root: str) -> Archived:
     found = (_lake_file(task.file, task.delete_files) for task in table.scan().plan_files())
     files = tuple(sorted(found, key=lambda file: file.first))
     first, purged = int(table.properties.get(FIRST, "1")), table.properties.get(PURGED, "")
-    return Archived(root, first, offset_of(table), files, purged)
+    return Archived(root, first, offset_of(table), files, purged, store_of(table.io.properties))
 
 
 def data_files(table: Table) -> list[DataFile]:

@@ -2,7 +2,7 @@
 
 A session's requests are done one after another, in threads that all share. Out of that turn go probes, which are to be
 answered whatever else is asked, and what looks up names, which nobody may answer for. Long publishes are put together
-and checked by a thread of their own: the loop would answer nobody meanwhile. In a lane, too, each client has its turn.
+and checked by a thread of their own: the loop would answer nobody meanwhile. Each client has its turn here, too.
 """
 
 from __future__ import annotations

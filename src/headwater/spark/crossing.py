@@ -141,7 +141,8 @@ def lake_spans(
         end = min(following.first - 1 if following else last, upto)
         for low, high in cuts_by_count(start, end, messages_max or last):
             size = sum(_share(one, low, min(high, one.last)) for one in reading)
-            yield Span(archived.root, low, high, bytes=size, purges=purges, files=tuple(one.place for one in reading))
+            places = tuple(one.place for one in reading)
+            yield Span(archived.root, low, high, bytes=size, purges=purges, store=archived.store, files=places)
         start = None
 
 

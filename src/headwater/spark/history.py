@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from functools import partial, reduce
-from typing import TYPE_CHECKING, cast
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
-from headwater.arrow.conditions import Conditions
 from headwater.errors import Malformed
 from headwater.lake.carried import left_of
 from headwater.lake.lake import Archived, LakeFile, existing_lake
@@ -26,15 +23,13 @@ from headwater.spark.options import MESSAGES, read_options
 from headwater.spark.reading import open_log
 from headwater.spark.source import COLUMNS
 from headwater.spark.spans import Span
+from headwater.spark.stores import reaches, read_natively, read_spans
 from headwater.spark.topics import Topics
 from headwater.topics.name import filter_covers_root
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-FILES_AT_ONCE = 64
-"""Tasks that read data files which Spark does not read by itself."""
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS[MESSAGES].items())
 
 
@@ -102,28 +97,15 @@ def _scans(
     """The rows of data files that are to be seen: Spark reads them by itself, but for files in which it would see what
     was purged or deleted, or what the lake's retention has left behind."""
     upto = max((purge.upto for purge in purges), default=0)
-    ours = [file for file in files if file.deletes or file.first <= upto or file.first < known.first]
+    is_far = bool(files) and not reaches(spark, files[0].path)
+    ours = [file for file in files if is_far or file.deletes or file.first <= upto or file.first < known.first]
     theirs = [file.path for file in files if file not in ours]
     if theirs:
-        yield spark.read.schema(SCHEMA).parquet(*theirs)
+        yield read_natively(spark, theirs, SCHEMA, known.store)
     if ours:
-        spans = [
-            Span(known.root, max(file.first, known.first), file.last, purges=purges, files=(file.place,))
-            for file in ours
-        ]
-        packed = spark.createDataFrame([(msgspec.msgpack.encode(span),) for span in spans], "span binary")
-        columns = to_arrow_schema(cast("StructType", StructType.fromDDL(SCHEMA)), timezone="UTC")
-        yield packed.repartition(min(len(spans), FILES_AT_ONCE)).mapInArrow(partial(_rows, columns), SCHEMA)
-
-
-def _rows(columns: pa.Schema, packed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: the rows of data files."""
-    from headwater.spark.lake_reading import batches_of
-
-    for batch in packed:
-        for each in batch.column("span").to_pylist():
-            span = msgspec.msgpack.decode(each, type=Span)
-            yield from batches_of(span, columns, lambda _: True, Conditions(), None)
+        told: dict[str, Any] = {"purges": purges, "store": known.store}
+        spans = [Span(known.root, max(one.first, known.first), one.last, files=(one.place,), **told) for one in ours]
+        yield read_spans(spark, spans, SCHEMA)
 
 
 def topic_matches(topics: str) -> str:

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from headwater.arrow.columns import BYTES, ROWS, brought
 from headwater.arrow.conditions import Conditions
-from headwater.lake.columns import MISFIT, VALUE
+from headwater.lake.columns import MISFIT, VALUE, Store
 from headwater.lake.purged import without
 from headwater.lake.scan import in_order, scanned
+from headwater.lake.stores import know
 from headwater.log.purges import Purges
 from headwater.spark.spans import Span
 
@@ -33,6 +34,9 @@ def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions, 
     needed = list(
         dict.fromkeys([*asked, "topic", "offset", "timestamp", "key", *(("payload",) if values is not None else ())])
     )
+    for path, deletes in span.files:
+        for each in (path, *deletes):
+            know(each, span.store or Store())
     is_wanted = conditions.topic_test(wanted)
     files = [(span.first, scanned(file, needed, span.first, span.last, ROWS, BYTES)) for file in span.files]
     purges = Purges(span.purges)

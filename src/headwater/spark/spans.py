@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from headwater.lake.columns import FilePlace
+from headwater.lake.columns import FilePlace, Store
 from headwater.log.purges import Purge
 from headwater.message import SchemaInfo
 from headwater.spark.topics import Topics
@@ -130,6 +130,8 @@ class Span(msgspec.Struct, frozen=True):
     purged_upto: int = 0
     """Everything up to here was purged as a whole: nobody is to miss it."""
     purges: tuple[Purge, ...] = ()
+    store: Store | None = None
+    """Of the lake: what opens its files."""
     files: tuple[FilePlace, ...] = ()
     """Of the lake: the data files that have these messages. Each has those of one day, so some offsets may be missing
     in it, and clocks that were not right make several overlap."""

@@ -20,6 +20,7 @@ from headwater.clock import SECOND_US, SystemClock
 from headwater.config import Config
 from headwater.errors import Conflict, Gap, Malformed
 from headwater.lake import files as lake_files
+from headwater.lake.columns import Store
 from headwater.lake.erasure import Carried, carry_out
 from headwater.lake.evolution import add_columns, type_in
 from headwater.lake.lake import (
@@ -36,6 +37,7 @@ from headwater.lake.lake import (
 )
 from headwater.lake.layout import Layout, layout_in
 from headwater.lake.retention import beyond, delete
+from headwater.lake.stores import store_of
 from headwater.lake.values import value_type
 from headwater.message import SchemaInfo
 from headwater.spark import plan
@@ -46,6 +48,7 @@ from headwater.spark.pipelines.laid_out import laid_out
 from headwater.spark.reading import open_log
 from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
+from headwater.spark.stores import reaches, read_natively, read_whole
 from headwater.spark.topics import EVERYTHING, Topics, topics_of
 from headwater.spark.values import typed
 from headwater.store import marks
@@ -63,6 +66,7 @@ FILE_BYTES = 128 * MIB
 SMALL_FILES_MAX = 16
 """Small files of one day at which they are joined without being asked."""
 GRACE_S = 6 * 3600.0
+NO_STORE = Store()
 MARK_S = 5.0
 """While many roots are archived, the log is told so often how far it may forget."""
 
@@ -232,7 +236,8 @@ class Archive:
         if after >= first:
             raise LostRace(f'"{root}" was archived up to {after} meanwhile, by another archive')
         with attempt_of(table, f"{first:020d}-{last:020d}") as attempt:
-            written = self._write(self._range(root, first, last, columns), attempt, layout_in(table))
+            frame, store = self._range(root, first, last, columns), store_of(table.io.properties)
+            written = self._write(frame, attempt, layout_in(table), store)
             paths = lake_files.written(attempt)
             rows = append(table, paths, after, first, last, written=written)
         lake_files.make_commit_durable(table)
@@ -255,10 +260,10 @@ class Archive:
             failOnDataLoss=str(not self.options.skip_lost).lower(),
         ).load()
 
-    def _write(self, frame: DataFrame, attempt: str, layout: Layout) -> int:
+    def _write(self, frame: DataFrame, attempt: str, layout: Layout, store: Store = NO_STORE) -> int:
         with teaching(SKIP_LOST):
             rows, apart = laid_out(frame, layout)
-            return write(rows, attempt, apart)
+            return write(rows, attempt, store, apart)
 
     def leave_mark(self) -> None:
         """Tell the log how far it may forget, as the lake's tables say."""
@@ -319,10 +324,14 @@ class Archive:
         with attempt_of(table, f"compact-{day}") as attempt:
             value = type_in(table)
             columns = SCHEMA if value is None else typed(value)
-            frame = self.spark.read.schema(columns).parquet(*(file.file_path for file in old))
+            store, found = store_of(table.io.properties), [file.file_path for file in old]
+            if reaches(self.spark, attempt):
+                frame = read_natively(self.spark, found, columns, store)
+            else:
+                frame = read_whole(self.spark, [(path, ()) for path in found], columns, store)
             layout = layout_in(table)
             ranged = frame.coalesce(1) if count == 1 else frame.repartitionByRange(count, *layout.sort)
-            self._write(ranged, attempt, layout)
+            self._write(ranged, attempt, layout, store)
             fresh = lake_files.written(attempt)
             replace(table, old, fresh)
         return Compacted(root, day, len(old), len(fresh), sum(file.record_count for file in old))

@@ -12,8 +12,10 @@ from pyspark.sql import functions as f
 
 from headwater.errors import Failed
 from headwater.lake import files as lake_files
+from headwater.lake.columns import Store
 from headwater.lake.lake import LostRace
-from headwater.spark import plan
+from headwater.lake.stores import for_hadoop, hadoop_of
+from headwater.spark import plan, stores
 from headwater.spark.pipelines.troubles import said_by_us
 
 
@@ -40,10 +42,13 @@ def teaching(advice: str = plan.ADVICE) -> Iterator[None]:
         raise kind(ours.sentence.replace(plan.ADVICE, advice)) from error
 
 
-def write(frame: DataFrame, attempt: str, apart: Sequence[str] = ("day",)) -> int:
+def write(frame: DataFrame, attempt: str, store: Store, apart: Sequence[str] = ("day",)) -> int:
     """Have Spark write Parquet into the folder of an attempt, by these columns; how many rows it wrote."""
+    if not stores.reaches(frame.sparkSession, attempt):
+        return stores.write(frame, attempt, store, apart)
     written = Observation()
-    frame.observe(written, f.count(f.lit(1)).alias("rows")).write.partitionBy(*apart).parquet(attempt)
+    observed = frame.observe(written, f.count(f.lit(1)).alias("rows"))
+    observed.write.options(**hadoop_of(store)).partitionBy(*apart).parquet(for_hadoop(attempt))
     return int(written.get["rows"])
 
 

@@ -34,6 +34,7 @@ from headwater.clock import SECOND_US, Clock, SystemClock
 from headwater.errors import Conflict, Failed, Malformed
 from headwater.lake import files as lake_files
 from headwater.lake.lake import LakeFile
+from headwater.lake.stores import located
 from headwater.spark.history import SCHEMA, table_of
 from headwater.spark.pipelines.archive import own_session
 from headwater.spark.pipelines.attempts import teaching
@@ -295,13 +296,13 @@ class Replay:
 
     def _dues(self, path: str) -> array[int]:
         """When the messages of a file are due, in order."""
-        filesystem, place = lake_files.located(path)
+        filesystem, place = located(path)
         with filesystem.open_input_file(place) as opened:
             return array("q", pq.read_table(opened, columns=["due"])["due"].to_pylist())
 
 
 def _described(path: str) -> File:
-    filesystem, place = lake_files.located(path)
+    filesystem, place = located(path)
     with filesystem.open_input_file(place) as opened:
         about = pq.ParquetFile(opened).metadata
         groups = [about.row_group(number) for number in range(about.num_row_groups)]

@@ -28,6 +28,7 @@ from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.errors import Conflict, Malformed
 from headwater.lake import files as lake_files
 from headwater.lake.lake import NAMESPACE, PROPERTIES, Lake, LakeFile, append_files, existing_lake
+from headwater.lake.stores import store_of
 from headwater.spark.history import table_of
 from headwater.spark.pipelines.archive import own_session
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
@@ -208,7 +209,7 @@ class Rollup:
     def _commit(self, rolled: DataFrame, reached: dict[str, str]) -> int:
         with attempt_of(self.table, "rollup") as attempt:
             ordered = rolled.repartition(1, "day").sortWithinPartitions("day", "window_start", "topic")
-            written = write(ordered, attempt)
+            written = write(ordered, attempt, store_of(self.table.io.properties))
             paths = lake_files.written(attempt)
             rows = append_files(self.table, paths, reached, f'the rollup "{self.name}"', written=written)
         lake_files.make_commit_durable(self.table)

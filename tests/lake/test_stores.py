@@ -1,0 +1,77 @@
+"""What opens a store is said once, and told to Arrow and to Hadoop's connectors by their own names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headwater
+from headwater import Config
+from headwater.lake.columns import Store
+from headwater.lake.lake import open_lake
+from headwater.lake.stores import for_hadoop, hadoop_of, know, located, store_of
+from lake import clouds
+from spark import lakes
+
+S3 = {"s3.endpoint": "http://127.0.0.1:9000", "s3.access-key-id": "k", "s3.secret-access-key": "hush", "s3.region": "x"}
+
+
+def test_what_a_catalog_says_about_its_store_is_told_to_hadoop() -> None:
+    store = store_of({**S3, "uri": "postgresql://user:secret@db", "warehouse": "s3://lakes"})
+    assert store.properties == S3
+    assert hadoop_of(store) == {
+        "fs.s3a.endpoint": "http://127.0.0.1:9000",
+        "fs.s3a.access.key": "k",
+        "fs.s3a.secret.key": "hush",
+        "fs.s3a.endpoint.region": "x",
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.connection.ssl.enabled": "false",
+    }
+    azure = store_of({"adls.account-name": "lake", "adls.account-key": "hush"})
+    assert hadoop_of(azure) == {"fs.azure.account.key.lake.dfs.core.windows.net": "hush"}
+    assert "hush" not in repr(store)
+
+
+@pytest.mark.parametrize(
+    ("location", "wanted"),
+    [
+        ("s3://lakes/a", "s3a://lakes/a"),
+        ("s3n://lakes/a", "s3a://lakes/a"),
+        ("gs://lakes/a", "gs://lakes/a"),
+        ("abfss://box@lake.dfs.core.windows.net/a", "abfss://box@lake.dfs.core.windows.net/a"),
+        ("file:///var/lake", "file:///var/lake"),
+    ],
+)
+def test_locations_are_spelled_as_hadoop_has_them(location: str, wanted: str) -> None:
+    assert for_hadoop(location) == wanted
+
+
+def test_the_longest_place_that_is_known_says_how_it_is_opened() -> None:
+    know("s3://lakes", Store({"s3.region": "one"}))
+    know("s3://lakes/inner", Store({"s3.region": "two"}))
+    assert located("s3://lakes/x")[0].region == "one"
+    found, path = located("s3://lakes/inner/x")
+    assert (found.region, path) == ("two", "lakes/inner/x")
+
+
+def test_a_bus_replays_from_a_lake_in_s3(tmp_path: Path) -> None:
+    """And other engines read it: by Iceberg through pyiceberg, and DuckDB by way of it."""
+    with clouds.s3() as url:
+        catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.sqlite", **clouds.of_s3(url)}
+        where = clouds.configure("replayed", catalog)
+        config = Config(segment_bytes=64 * 1024, lake=where, retention=headwater.Retention(bytes=1))
+        with headwater.open(tmp_path / "data", config) as bus:
+            bus.mark_archived("lake", {"home": 0})
+            for n in range(60):
+                bus.publish("home/a", b"%d" % n + bytes(4000))
+            lakes.archive(where, bus, "home", 60)
+            bus.mark_archived("lake", {"home": 60})
+            root = bus.core.roots.get("home")
+            assert root is not None
+            bus.core.upkeep.retain(root)
+            assert root.stream.first_offset > 1
+            assert [message.offset for message in bus.replay("home/#")] == list(range(1, 61))
+        table = open_lake(where).table("home")
+        duck = table.scan().to_duckdb("home")
+        assert duck.execute('select count(*), max("offset") from home').fetchone() == (60, 60)

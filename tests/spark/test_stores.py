@@ -1,0 +1,70 @@
+"""Lakes in an object store: archived, read, erased, swept through a real S3 API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyarrow.fs import FileSelector
+
+import headwater
+from headwater import Config, Outgoing
+from headwater.lake.lake import open_lake
+from headwater.lake.scan import scanned
+from headwater.lake.stores import located
+from headwater.spark.pipelines.archive import Archive, Options
+from headwater.spark.stores import reaches
+from lake import clouds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_a_lake_in_s3_is_archived_read_compacted_erased_and_swept(
+    spark: SparkSession, tmp_path: Path, scheme: str
+) -> None:
+    data = str(tmp_path / "data")
+    with clouds.s3() as url:
+        catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.sqlite", **clouds.of_s3(url, scheme)}
+        where = clouds.configure(scheme, catalog)
+        for _ in range(2):
+            with headwater.open(data, Config(segment_bytes=64 * 1024)) as bus:
+                bus.publish_many([Outgoing(f"home/{n % 3}", b"%d" % n, key=b"%d" % (n % 4)) for n in range(60)])
+            job = Archive(spark, where, {"data": data}, Options(grace_s=0))
+            assert [step.rows for step in job.round()] == [60]
+        location = job.lake.table("home").location()
+        assert location.startswith(f"{scheme}://")
+        with headwater.open(data, Config(segment_bytes=64 * 1024)) as bus:
+            bus.publish("home/0", b"new")
+            wanted = [message.offset for message in bus.replay("home/#")]
+        assert offsets(spark, where, data) == wanted
+        assert [done.files_after for done in job.compact(1)] == [1]
+        assert offsets(spark, where, data) == wanted
+        with headwater.open(data, Config(segment_bytes=64 * 1024)) as bus:
+            bus.erase(b"1")
+            wanted = [message.offset for message in bus.replay("home/#")]
+        assert offsets(spark, where, data) == wanted
+        (done,) = job.erase()
+        assert (done.rows, done.files_after) == (30, 1)
+        assert offsets(spark, where, data) == wanted
+        assert job.sweep() > 0
+        (file,) = job.lake.archived()["home"].files
+        filesystem, path = located(location)
+        there = filesystem.get_file_info(FileSelector(f"{path}/data", recursive=True))
+        assert [found.path for found in there if found.path.endswith(".parquet")] == [located(file.path)[1]]
+        assert sum(batch.num_rows for batch in scanned(file.place, ("offset",), 1, 999)) == 90
+        assert not reaches(spark, location), "hadoop-aws is here: this goes another way then"
+        assert open_lake(where).archived()["home"].purged
+
+
+def offsets(spark: SparkSession, where: str, data: str) -> list[int]:
+    """What there is in lake and log, read in both ways."""
+    table = headwater.spark.table(spark, "home/#", lake=where, data=data)
+    read = spark.read.format("headwater").options(data=data, lake=where).load()
+    first, second = (sorted(row.offset for row in frame.select("offset").collect()) for frame in (table, read))
+    assert first == second
+    return first
