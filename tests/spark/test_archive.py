@@ -413,6 +413,16 @@ def test_a_table_is_laid_out_as_was_asked_when_it_was_made(
         pruned = job.lake.table("home").scan(row_filter=wanted).to_arrow().to_pylist()
         place = 1 if column == "topic" else 4
         assert by_place(map(row_of, pruned)) == [row for row in expected if row[place] == value]
+    # What is erased is written anew within its partition.
+    with headwater.bus.Bus(tmp_path / "data", headwater.Config(lake=str(tmp_path / "lake")), clock=clock) as bus:
+        bus.erase(b"k3")
+    (done,) = job.erase()
+    assert done.rows
+    left = [row for row in expected if row[4] != b"k3"]
+    assert by_place(lake_rows(tmp_path)) == left
+    within = EqualTo("topic", "home/1")  # type: ignore[call-arg, arg-type]  # as above
+    pruned = job.lake.table("home").scan(row_filter=within).to_arrow().to_pylist()
+    assert by_place(map(row_of, pruned)) == [row for row in left if row[1] == "home/1"]
 
 
 @pytest.mark.parametrize(

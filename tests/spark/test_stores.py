@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyarrow.fs import FileSelector
 
@@ -14,7 +15,7 @@ from headwater.lake.lake import open_lake
 from headwater.lake.scan import scanned
 from headwater.lake.stores import located
 from headwater.spark.pipelines.archive import Archive, Options
-from headwater.spark.stores import reaches
+from headwater.spark.stores import _by_folder, reaches
 from lake import clouds
 
 if TYPE_CHECKING:
@@ -68,3 +69,16 @@ def offsets(spark: SparkSession, where: str, data: str) -> list[int]:
     first, second = (sorted(row.offset for row in frame.select("offset").collect()) for frame in (table, read))
     assert first == second
     return first
+
+
+def test_rows_that_follow_one_another_are_cut_where_a_folder_ends() -> None:
+    days, topics, buckets = [1, 1, 1, 2, 2], ["a/b", "a/b", "a/c", "a/b", "a/b"], [3, None, None, None, None]
+    columns = {"day": days, "partition_topic": topics, "key_bucket": buckets, "offset": [1, 2, 3, 4, 5]}
+    found = list(_by_folder(pa.RecordBatch.from_pydict(columns), ("day", "partition_topic", "key_bucket")))
+    assert [(folder, rows.to_pydict()) for folder, rows in found] == [
+        ("day=1/partition_topic=a%2Fb/key_bucket=3", {"offset": [1]}),
+        ("day=1/partition_topic=a%2Fb/key_bucket=__HIVE_DEFAULT_PARTITION__", {"offset": [2]}),
+        ("day=1/partition_topic=a%2Fc/key_bucket=__HIVE_DEFAULT_PARTITION__", {"offset": [3]}),
+        ("day=2/partition_topic=a%2Fb/key_bucket=__HIVE_DEFAULT_PARTITION__", {"offset": [4, 5]}),
+    ]
+    assert list(_by_folder(pa.RecordBatch.from_pydict({"day": [], "offset": []}), ("day",))) == []
