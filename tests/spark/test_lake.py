@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import headwater
 from headwater.errors import Conflict, Malformed, NotFound
+from headwater.lake import lake as lake_module
 from headwater.lake.lake import LostRace, append, open_lake, table_name
 from headwater.spark.history import topic_matches
 from headwater.spark.pipelines.archive import Archive, Options
@@ -62,7 +64,32 @@ def test_each_root_has_a_table_name_of_its_own(roots: list[str]) -> None:
     roots = [root for root in roots if root.isprintable()]
     names = {table_name(root) for root in roots}
     assert len(names) == len(roots)
-    assert all(name and len(name) <= 120 and name.isascii() and "." not in name for name in names)
+    assert all(re.fullmatch("[a-z0-9_]{1,120}", name) for name in names)
+
+
+@pytest.mark.parametrize("root", ["home", "Home", "a-b", "a.b", "ä", "_rollup_x", "x" * 200, "a__0123456789abcdef", ""])
+def test_a_name_is_one_that_glue_and_hive_take_and_no_root_can_have_that_of_another(root: str) -> None:
+    name = table_name(root)
+    assert re.fullmatch("[a-z0-9][a-z0-9_]{0,119}", name)
+    assert (name == root) == (root == "home")
+    assert table_name(name) != name or root == "home"
+
+
+def test_a_table_that_an_earlier_version_named_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark import lakes
+
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish_many([("Haus-1/a", b"%d" % n) for n in range(5)])
+        with monkeypatch.context() as before:
+            before.setattr(lake_module, "table_name", lake_module.former_name)
+            lakes.archive(tmp_path / "lake", bus, "Haus-1", 3)
+        lakes.archive(tmp_path / "lake", bus, "Haus-1", 5)
+        bus.publish("Neu-1/a", b"")
+        lakes.archive(tmp_path / "lake", bus, "Neu-1", 1)
+    opened = open_lake(str(tmp_path / "lake"))
+    named = sorted(name[-1] for name in opened.catalog.list_tables("headwater"))
+    assert named == [lake_module.former_name("Haus-1"), table_name("Neu-1")]
+    assert opened.marks() == {"Haus-1": 5, "Neu-1": 1}
 
 
 FILTERS = [

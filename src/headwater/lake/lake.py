@@ -51,6 +51,8 @@ NAMESPACE = "headwater"
 CONFIGURED = "catalog:"
 CATALOG_FILE = "catalog.sqlite"
 NAME_CHARS_MAX = 120
+PLAIN = re.compile("[a-z0-9](?!.*__[0-9a-f]{16}$)[a-z0-9_]*")
+"""Roots whose tables have their names: none of them looks like one with a digest."""
 
 BUS = "headwater.bus"
 LAKE = "headwater.lake"
@@ -204,24 +206,33 @@ class Lake:
 
     def table(self, root: str) -> Table:
         """The table of a root, as it is now."""
-        try:
-            table = _known(self.catalog.load_table((NAMESPACE, table_name(root))))
-        except NoSuchTableError:
-            raise NotFound(f'the lake "{self.where}" has no table of root "{root}"') from None
-        if table.properties.get(ROOT) != root:
-            raise Conflict(
-                f'table "{table_name(root)}" of the lake "{self.where}" is not of root "{root}"; '
-                "somebody else made it: use another lake"
-            )
-        return table
+        found = self._table_of(root)
+        if found is None:
+            raise NotFound(f'the lake "{self.where}" has no table of root "{root}"')
+        return found
+
+    def _table_of(self, root: str) -> Table | None:
+        """The table of a root, under its name or the one that it had in earlier versions; None if there is none."""
+        for name in dict.fromkeys((table_name(root), former_name(root))):
+            try:
+                table = _known(self.catalog.load_table((NAMESPACE, name)))
+            except NoSuchTableError:
+                continue
+            if table.properties.get(ROOT) != root:
+                raise Conflict(
+                    f'table "{name}" of the lake "{self.where}" is not of root "{root}"; '
+                    "somebody else made it: use another lake"
+                )
+            return table
+        return None
 
     def make_table(self, root: str, layout: Layout | None = None) -> Table:
         """The table of a root, made with this layout if there is none."""
-        identifier, layout = (NAMESPACE, table_name(root)), layout or Layout()
-        if not self.catalog.table_exists(identifier):
+        layout = layout or Layout()
+        if self._table_of(root) is None:
             try:
                 self.catalog.create_table(
-                    identifier,
+                    (NAMESPACE, table_name(root)),
                     schema=SCHEMA,
                     partition_spec=layout.spec,
                     sort_order=layout.order,
@@ -281,7 +292,16 @@ def _embedded(folder: Path) -> Catalog:
 
 
 def table_name(root: str) -> str:
-    """The name of a root's table: the root itself, where catalogs take it; quoted otherwise."""
+    """The name of a root's table, as every catalog takes it: the root, if it has nothing but a-z, 0-9 and _; otherwise
+    what of it is so, and a digest."""
+    if PLAIN.fullmatch(root) and len(root) <= NAME_CHARS_MAX:
+        return root
+    words = re.sub("[^a-z0-9_]", "_", root.lower())[: NAME_CHARS_MAX - 20].strip("_") or "root"
+    return f"{words}__{sha256(root.encode()).hexdigest()[:16]}"
+
+
+def former_name(root: str) -> str:
+    """The name that it had in lakes of earlier versions, which keep it."""
     name = quote(root).replace(".", "=2E") or "="
     if len(name) > NAME_CHARS_MAX:
         return f"{name[: NAME_CHARS_MAX - 20]}=={sha256(root.encode()).hexdigest()[:16]}"

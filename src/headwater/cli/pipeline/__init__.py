@@ -173,7 +173,7 @@ def rollup(
     watermark: Annotated[
         str, typer.Option("--watermark", metavar="TIME", help="How much later a message is that completes a window.")
     ] = "1m",
-    name: Annotated[str, typer.Option("--name", help="Of the rollup; its table is headwater.=rollup=NAME.")] = "topics",
+    name: Annotated[str, typer.Option("--name", help="Of the rollup; its table is headwater._rollup_NAME.")] = "topics",
     picture: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw rates, sizes and gaps: FILE.png, .svg or .pdf.")
     ] = None,

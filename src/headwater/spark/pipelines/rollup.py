@@ -27,14 +27,14 @@ from pyspark.sql.window import Window
 from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.errors import Conflict, Malformed
 from headwater.lake import files as lake_files
-from headwater.lake.lake import NAMESPACE, PROPERTIES, Lake, LakeFile, append_files, existing_lake
+from headwater.lake.lake import NAMESPACE, PROPERTIES, Lake, LakeFile, append_files, existing_lake, table_name
 from headwater.lake.stores import store_of
 from headwater.spark.history import table_of
 from headwater.spark.pipelines.archive import own_session
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
 
-ROLLUPS = "=rollup="
-"""What names of such tables begin with; no root's table does."""
+ROLLUPS, FORMER_ROLLUPS = "_rollup_", "=rollup="
+"""What names of such tables begin with, and did in lakes of earlier versions; no root's table does."""
 UPTO = "headwater.rolled-up-to"
 SEEN = "headwater.rolled-offsets"
 SETTINGS = "headwater.rollup"
@@ -121,7 +121,9 @@ class Rollup:
         self.table = self._table()
 
     def _table(self) -> Table:
-        identifier = (NAMESPACE, ROLLUPS + self.name)
+        former, identifier = (NAMESPACE, FORMER_ROLLUPS + self.name), (NAMESPACE, ROLLUPS + table_name(self.name))
+        if self.lake.catalog.table_exists(former):
+            identifier = former
         stated = msgspec.json.encode(self.settings).decode()
         try:
             found = self.lake.catalog.load_table(identifier)
