@@ -18,6 +18,7 @@ from cluster.following import SECRET, Following, View
 from headwater.clock import SystemClock
 from headwater.cluster import doors as doors_module
 from headwater.cluster.leader import Leader
+from headwater.cluster.passage import Passage
 from headwater.cluster.preamble import Preambles
 from headwater.wire import administration as wire
 from mqtt.peer import Served
@@ -144,6 +145,7 @@ def test_what_somebody_said_who_has_given_up_is_passed_on_to_nobody(monkeypatch:
             client.sendall(b"x" * 100)
             until(lambda: following.doors.passages == 1)
             client.sendall(b"y" * 100)
+        until(lambda: passage_of(following).outer.has_left)
         following.point(Leader(node="n1", mqtt=f"127.0.0.1:{echo.port}"))
         until(lambda: len(echo.connections) == 1)
         echo.connections[0].settimeout(PATIENCE_S)
@@ -180,6 +182,12 @@ def test_nobody_is_passed_on_twice():
         until(lambda: one.doors.passages + two.doors.passages == 0)
 
 
+def passage_of(following: Following) -> Passage:
+    """Of the one client that is there."""
+    (one,) = (passage for way in following.doors._ways for passage in way.passages)
+    return one
+
+
 class Echo:
     """A leader that says back what it hears, once everything has come."""
 
@@ -194,7 +202,7 @@ class Echo:
     def _serve(self) -> None:
         made, _ = self._listening.accept()
         self.connections.append(made)
-        assert self.takes.wait(PATIENCE_S)
+        self.takes.wait(PATIENCE_S)
         said = b""
         with suppress(OSError), made:  # the test may be over before
             while data := made.recv(1 << 20):
@@ -205,6 +213,8 @@ class Echo:
         self._listening.close()
         for made in self.connections:
             made.close()
+        self.takes.set()
+        self._thread.join(PATIENCE_S)
 
 
 def test_a_half_closed_connection_stays_half_closed():
@@ -238,8 +248,7 @@ def test_nothing_is_read_that_the_leader_does_not_take():
                 time.sleep(0.01)
 
         def held_bytes() -> int:
-            one = next(iter(following.doors._ways[0].passages))
-            return one.inner._unsent
+            return passage_of(following).inner._unsent
 
         assert held_bytes() <= 2 * 32 * 1024
         echo.takes.set()

@@ -59,11 +59,6 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "self._files.sync_folder(f'{self._folder}/streams'); self._files.remove_tree(f'{self._folder}/{RENAMED}')",
     ): "what a rename left that a crash cut short is an empty folder, made again whichever of its names is durable",
     (
-        "delivery/ledger.py:Ledger.finish",
-        "swap",
-        "self.settle(lane, offsets, changes); self._close_if_empty(lane)",
-    ): "whether a lane of copies is empty does not depend on its being settled, and neither on its being closed",
-    (
         "delivery/bookkeeping.py:Books.store",
         "skip-check",
         "if not changes: return None",
@@ -73,11 +68,6 @@ HARMLESS: dict[tuple[str, str, str], str] = {
         "drop-call",
         "self._ready.pop(chain, None)",
     ): "a chain in which nothing waits is passed over, and forgotten, by the next offer",
-    (
-        "delivery/supply.py:Supply.count_down",
-        "off-by-one",
-        "last > upto",
-    ): "when to count again; the sum is the same",
     (
         "mqtt/reasons.py:VersionRefused.__init__",
         "drop-call",
