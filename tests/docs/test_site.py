@@ -65,6 +65,8 @@ def test_the_tests_that_guarantees_name_are_there():
 
 
 def anchors(page: Path) -> set[str]:
-    """What headings of a page are called in links."""
-    titles = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+    """What headings of a page are called in links, and what it names itself."""
+    text = page.read_text(encoding="utf-8")
+    titles = re.findall(r"(?m)^#+ (.*)$", text)
+    named = re.findall(r'<a id="([^"]+)"></a>', text)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}.union(named)
