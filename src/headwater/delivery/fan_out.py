@@ -205,11 +205,6 @@ class FanOuts:
         """Whether somebody carries on with what takes longer: a server, on its loop."""
         return self._ring is not None
 
-    @property
-    def is_any(self) -> bool:
-        """Whether there is something to carry on with."""
-        return bool(self.by_root)
-
     def carry_on(self, limit: int) -> None:
         """Tell so many more, at most, of the batch whose root has its turn."""
         if not self._delivering.acquire(blocking=False):

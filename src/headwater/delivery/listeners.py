@@ -71,9 +71,9 @@ class Listeners:
         left = TURN_MAX
         for batches in appended.values():
             for batch in batches:
-                if batch.body.names is not names:  # those of one publisher tend to have the same topics
-                    names = batch.body.names
-                    audience = self._audience(names)
+                found = batch.body.names
+                if found is not names:  # those of one publisher tend to have the same topics
+                    names, audience = found, self._audience(found)
                 left, fan_out = self.fan_outs.tell(batch, audience, left)
                 if fan_out is not None:
                     late[batch.root] = fan_out

@@ -90,7 +90,7 @@ class Wakes:
 
     def wake(self) -> None:
         """Wake some of those that were rung, in this turn of the loop; the others in the next."""
-        if len(self.rung) >= CROWD_MIN or self._fan_outs.is_any:
+        if len(self.rung) >= CROWD_MIN or self._fan_outs.by_root:
             self._wake_crowd()
             return
         for _ in range(min(len(self.rung), WAKES_IN_TURN)):
@@ -117,7 +117,7 @@ class Wakes:
         finally:
             if not is_gathered:
                 outbox.post()
-            if self.rung or self._fan_outs.is_any:
+            if self.rung or self._fan_outs.by_root:
                 self._bell.ring()
 
     def interrupt(self) -> None:
@@ -130,7 +130,7 @@ class Wakes:
     def _turn(self) -> None:
         """A turn of the loop: tell some of what very many are to hear of, and wake some of those that were rung."""
         self.reads = 0
-        if self._fan_outs.is_any and len(self.rung) < TOLD_IN_TURN:
+        if self._fan_outs.by_root and len(self.rung) < TOLD_IN_TURN:
             self.is_looking = True
             try:
                 self._fan_outs.carry_on(TOLD_IN_TURN)
