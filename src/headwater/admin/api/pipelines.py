@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
-from headwater.admin.api.dependencies import Broker, needs
+from headwater.admin.api.dependencies import Broker, ShownTime, needs, shown
 from headwater.clock import to_datetime
 
 router = APIRouter(prefix="/v1", tags=["pipelines"])
@@ -40,9 +40,12 @@ class Job(BaseModel):
     state: Literal["beginning", "running", "waiting", "done"] = Field(
         description="waiting: it failed, and is begun again; done: it ended by itself."
     )
-    since: datetime = Field(description="When it came into that state.")
+    since: Annotated[datetime, BeforeValidator(to_datetime)] = Field(
+        validation_alias="since_us", description="When it came into that state."
+    )
     restarts: int = Field(description="How often it failed.")
     rows: int = Field(description="Rows that it has worked on since it was begun.")
+    worked: ShownTime = Field(validation_alias="worked_us", description="When it told so last; null if it has not.")
     lag: int | None = Field(description="Messages that wait for it; null if it does not tell.")
     error: str = Field(description="What it failed with last; empty if it did not.")
 
@@ -56,11 +59,7 @@ class JobsList(BaseModel):
 @router.get("/pipelines/jobs", summary="List the pipelines that the server runs", **needs("reader"))
 async def list_jobs(broker: Broker) -> JobsList:
     """State, lag and last error of each pipeline of the settings `[pipelines]`."""
-    found: list[Any] = await broker.jobs()
-    names = Job.model_fields.keys() - {"since"}
-    return JobsList(
-        jobs=[Job(**{name: getattr(one, name) for name in names}, since=to_datetime(one.since_us)) for one in found]
-    )
+    return JobsList(jobs=[shown(Job, one) for one in await broker.jobs()])
 
 
 @router.get("/pipelines", summary="List how far roots are archived", **needs("reader"))
