@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: "64MiB" where a name counts bytes, "7d" where it counts seconds."""
+"""Sizes and durations for people: "64MiB" where a name counts bytes, "7d" where it counts seconds."""
 
 from __future__ import annotations
 
@@ -34,3 +34,12 @@ def is_size(field: str) -> bool:
 def is_duration(field: str) -> bool:
     """Whether a setting counts seconds."""
     return "s" in field.split("_")
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"

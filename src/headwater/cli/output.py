@@ -117,15 +117,6 @@ def clock_time(time: datetime) -> str:
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"
-
-
 # Tables
 
 

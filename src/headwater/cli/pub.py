@@ -19,7 +19,8 @@ import typer
 from headwater import Malformed, Outgoing, Receipt
 from headwater.bus import Bus
 from headwater.cli.options import At, moment
-from headwater.cli.output import counted, emit, iso, progress, safe, say, size
+from headwater.cli.output import counted, emit, iso, progress, safe, say
+from headwater.units import size
 
 CHUNK_MESSAGES = 1000
 """Messages published with one call."""

@@ -10,10 +10,11 @@ import typer
 from headwater.admin import Admin
 from headwater.admin.client import Sessions
 from headwater.cli.options import At, CommandGroup
-from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all, size
+from headwater.cli.output import Columns, clock_time, done, emit, iso, named, safe, say, show_all
 from headwater.clock import to_datetime
 from headwater.errors import Malformed, NotFound
 from headwater.server.session_row import SessionRow, stored_sessions
+from headwater.units import size
 from headwater.wire.administration import SessionInfo
 
 app = CommandGroup(help="Sessions of a server: list, show, disconnect, end.", no_args_is_help=True)

@@ -19,10 +19,11 @@ from rich.text import Text
 from headwater.admin.client import Admin, connect
 from headwater.cli.following import pause
 from headwater.cli.options import At, owner_url, served_by_owner, without_secret
-from headwater.cli.output import console, counted, emit, iso, named, number, safe, size
+from headwater.cli.output import console, counted, emit, iso, named, number, safe
 from headwater.clock import to_datetime
 from headwater.counts import COUNTERS
 from headwater.server.watch.rates import Rates
+from headwater.units import size
 from headwater.wire.administration import Figures
 
 LOCAL = "headwater://127.0.0.1:7411"

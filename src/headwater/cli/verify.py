@@ -11,7 +11,7 @@ from rich.text import Text
 import headwater
 from headwater import Failed, NotFound, Owned
 from headwater.cli.options import At
-from headwater.cli.output import Columns, console, counted, emit, named, progress, safe, say, size, table
+from headwater.cli.output import Columns, console, counted, emit, named, progress, safe, say, table
 from headwater.cli.state_rows import DECODERS
 from headwater.log.root import RootRow
 from headwater.store import state as rows
@@ -23,6 +23,7 @@ from headwater.store.state_verify import StateReport, verify_state
 from headwater.store.verify import Known, Report, StreamReport, segment_bytes
 from headwater.store.verify import quarantine as set_apart
 from headwater.store.verify import verify as walk
+from headwater.units import size
 
 
 def verify(

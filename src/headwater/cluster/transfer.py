@@ -102,8 +102,6 @@ class Transfer:
         """The node that it comes from."""
         self.bytes = 0
         """Of the whole copy."""
-        self.bytes_here = 0
-        """What of it is here."""
         self.bytes_fetched = 0
         """What has come by the wire."""
         self._path = path
@@ -230,14 +228,12 @@ class Transfer:
         """Fetch what is not here of a copy."""
         wanted = status.offer.snapshot.files
         self.source, self.bytes = status.source, sum(file.bytes for file in wanted)
-        self.bytes_here = 0
         self._take_own(wanted)
         self._check_room(wanted)
         log.info("copy-begun", node=status.source, bytes=self.bytes)
         with threads.ThreadPoolExecutor(WINDOW, "headwater-copy") as pool:
             for place, file in enumerate(wanted):
                 self._fetch_file(status, place, file, pool)
-                self.bytes_here += file.bytes
         for folder in {parent(f"{self._folder}/{file.name}") for file in wanted}:
             self._files.sync_folder(folder)
         found = folders.cluster_of(self._files, self._folder)

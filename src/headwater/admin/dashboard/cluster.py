@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nicegui import ui
 
+from headwater import units
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import Listing, column
@@ -72,7 +73,7 @@ class Cluster:
         tiles["Leader"].show(shown.plain(status.leader) or "none", f"bus {shown.plain(status.bus)}")
         tiles["Epoch"].show(shown.count(status.epoch), f"told by {shown.plain(status.node)}")
         average = status.record_bytes / status.records if status.records else 0
-        tiles["Records"].show(shown.brief(status.record), f"{shown.size(average)} each")
+        tiles["Records"].show(shown.brief(status.record), f"{units.size(average)} each")
         behind = max((one.lag_records for one in status.nodes), default=0)
         tiles["Lag"].show(shown.seconds(furthest) if furthest else "none", shown.many(behind, "record"))
         tiles["Failovers"].show(shown.count(status.failovers), "since this node was started")

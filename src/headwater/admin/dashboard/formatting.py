@@ -55,15 +55,6 @@ def brief(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:,.1f}"
 
 
-def size(number: float) -> str:
-    """Bytes."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
-        number /= 1024
-    return f"{number:,.1f} TiB"
-
-
 def seconds(number: float) -> str:
     """How long something took."""
     if number < 1e-3:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from nicegui import ui
 
+from headwater import units
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.contents import key_and_headers, show_facts, show_payload
@@ -230,7 +231,7 @@ def show_message(message: Envelope, frame: Frame) -> None:
         show_facts(
             ("Offset", shown.count(message.offset)),
             ("Published", shown.precise(message.time_us)),
-            ("Size", shown.size(len(message.payload))),
+            ("Size", units.size(len(message.payload))),
             *key_and_headers(message.key, message.header_pairs),
         )
         show_payload(message.payload)

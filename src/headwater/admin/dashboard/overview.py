@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from nicegui import ui
 
+from headwater import units
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.charts import (
     BYTES_PER_SECOND,
@@ -68,7 +69,7 @@ class Overview:
                     column("root", "Root", lambda one: shown.plain(one.root)),
                     column("messages", "Messages", lambda one: shown.count(one.end - one.first), number=True),
                     column("topics", "Topics", lambda one: shown.count(one.topics), number=True, wide=True),
-                    column("size", "Size", lambda one: shown.size(one.bytes), number=True),
+                    column("size", "Size", lambda one: units.size(one.bytes), number=True),
                 )
             with panel("Events"):
                 empty = Empty("check_circle", "Nothing happened that somebody should know.")
@@ -86,7 +87,7 @@ class Overview:
                 Empty("bolt", "Everybody keeps up."),
                 column("client", "Client", lambda one: self._names.of(one.session), mono=True),
                 column("user", "User", lambda one: shown.plain(one.user), who=True),
-                column("waiting", "Waiting", lambda one: shown.size(one.waiting_bytes), number=True),
+                column("waiting", "Waiting", lambda one: units.size(one.waiting_bytes), number=True),
                 column("dropped", "Dropped", lambda one: shown.count(one.dropped), number=True),
                 more=lambda one: {"session": one.session},
             )
@@ -150,8 +151,8 @@ class Overview:
 
     def _show_sample(self, sample: Sample) -> None:
         tiles = self._tiles
-        tiles["Published"].show(f"{shown.brief(sample.in_s)}/s", f"{shown.size(sample.bytes_in_s)}/s")
-        tiles["Delivered"].show(f"{shown.brief(sample.out_s)}/s", f"{shown.size(sample.bytes_out_s)}/s")
+        tiles["Published"].show(f"{shown.brief(sample.in_s)}/s", f"{units.size(sample.bytes_in_s)}/s")
+        tiles["Delivered"].show(f"{shown.brief(sample.out_s)}/s", f"{units.size(sample.bytes_out_s)}/s")
         if sample.commit_p99_s is not None and sample.commit_p50_s is not None:
             tiles["Commit p99"].show(shown.seconds(sample.commit_p99_s), f"p50 {shown.seconds(sample.commit_p50_s)}")
 
@@ -166,7 +167,7 @@ class Overview:
         )
         tiles["Topics"].show(shown.brief(gauges.get("topics", 0)), f"in {shown.count(gauges.get('roots', 0))} roots")
         up_s = (figures.time_us - figures.started_us) / SECOND_US
-        tiles["Stored"].show(shown.size(gauges.get("stream_bytes", 0)), f"up for {shown.span(up_s)}")
+        tiles["Stored"].show(units.size(gauges.get("stream_bytes", 0)), f"up for {shown.span(up_s)}")
         self._roots.show(figures.roots[:ROOTS_SHOWN])
         self._slow_panel.visible = bool(figures.slow)
         self._slow.show(figures.slow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nicegui import ui
 
+from headwater import units
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.contents import key_and_headers, show_facts, show_payload
@@ -37,7 +38,7 @@ class RetainedValues:
                 Empty("push_pin", "No topic that matches keeps a value.", COMMAND),
                 column("name", "Topic", lambda one: shown.plain(one.topic), OPENER),
                 column("preview", "Value", lambda one: shown.preview(one.payload), mono=True, line=True),
-                column("size", "Size", lambda one: shown.size(len(one.payload)), number=True, wide=True),
+                column("size", "Size", lambda one: units.size(len(one.payload)), number=True, wide=True),
                 column("since", "Since (UTC)", lambda one: shown.moment(one.time_us), wide=True),
                 column("buttons", ""),
                 more=lambda one: {"topic": one.topic},
@@ -77,7 +78,7 @@ class RetainedValues:
             show_facts(
                 ("Offset", shown.count(one.offset)),
                 ("Since", shown.precise(one.time_us)),
-                ("Size", shown.size(len(one.payload))),
+                ("Size", units.size(len(one.payload))),
                 *key_and_headers(one.key, one.headers),
             )
             show_payload(one.payload)

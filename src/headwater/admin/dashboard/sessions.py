@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nicegui import ui
 
+from headwater import units
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.contents import show_facts
 from headwater.admin.dashboard.dialogs import confirm, detail
@@ -46,7 +47,7 @@ class Sessions:
                     number=True,
                     wide=True,
                 ),
-                column("waiting", "Waiting", lambda one: shown.size(one.waiting_bytes), number=True, wide=True),
+                column("waiting", "Waiting", lambda one: units.size(one.waiting_bytes), number=True, wide=True),
                 column("dropped", "Dropped", lambda one: shown.count(one.dropped), number=True, wide=True),
                 column("buttons", ""),
                 more=lambda one: {"is_here": bool(one.connected_us), "tone": "good" if one.connected_us else "quiet"},
@@ -82,7 +83,7 @@ class Sessions:
             return "–"
         size = one.bytes_in if way == "in" else one.bytes_out
         rate = self._frame.growth.rate(f"session {one.id} {one.connected_us} {way}", size)
-        return "–" if rate is None else f"{shown.size(rate)}/s"
+        return "–" if rate is None else f"{units.size(rate)}/s"
 
     async def _disconnect(self, row: Row) -> None:
         said = "Disconnected; the client may come back."
@@ -104,8 +105,8 @@ class Sessions:
                 ("Process", f"{one.pid} on {shown.plain(one.host)}" if one.pid else "–"),
                 ("Address", shown.plain(one.address) or "–"),
                 ("Connected", shown.precise(one.connected_us) if one.connected_us else "not now"),
-                ("Read", shown.size(one.bytes_in)),
-                ("Written", shown.size(one.bytes_out)),
+                ("Read", units.size(one.bytes_in)),
+                ("Written", units.size(one.bytes_out)),
                 ("Dropped", shown.many(one.dropped, "message")),
                 ("Kept for", shown.span(one.expire_after_s)),
                 *(

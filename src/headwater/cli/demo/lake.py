@@ -14,7 +14,7 @@ from headwater.bus import Bus
 from headwater.cli.demo.house import House
 from headwater.cli.demo.stage import Stage, sparkline
 from headwater.cli.following import pause
-from headwater.cli.output import size
+from headwater.units import size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,10 @@ from msgspec.structs import asdict
 from headwater import settings
 from headwater.cli.following import pause
 from headwater.cli.options import RELATIVE, UNITS_S, At, CommandGroup, connect
-from headwater.cli.output import counted, emit, progress, remark, safe, say, size, tell
+from headwater.cli.output import counted, emit, progress, remark, safe, say, tell
 from headwater.config import Config, Retention
 from headwater.errors import Conflict, Failed, HeadwaterError, Malformed
+from headwater.units import size
 from headwater.wire.administration import ListSettings
 
 if TYPE_CHECKING:
