@@ -1,7 +1,7 @@
 """The process beside the server that runs its pipelines: those of `[pipelines]`, all of them on one Spark.
 
 Each is what one would write after `headwater pipeline`. The process begins those that fail again, and says how each is;
-it is begun again itself where it ends, and ends with the server. The server never waits for it.
+it is a `Child` of the server, and begun again itself where it ends.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from headwater.config import Serving
 from headwater.errors import Malformed
 from headwater.server.log import Log
 from headwater.server.server import Server
+from headwater.serving.child import Child
 from headwater.store.owner import socket_of
 from headwater.wire.administration import Job
 
@@ -28,10 +29,6 @@ RUNS = ("archive", "rollup", "run")
 """What a pipeline of the server may be: those that go on, or end and can be begun again."""
 COMMAND = (sys.executable, "-m", "headwater.cli.pipeline.supervised")
 RESTART_S = 1.0
-STEADY_S = 60.0
-"""One that lasted for so long was a good one: the next delay is a short one again."""
-END_S = 5.0
-LINE_BYTES_MAX = 64 * 1024
 BEGINNING, WAITING = "beginning", "waiting"
 
 log = Log("headwater.server.pipelines")
@@ -69,14 +66,15 @@ def check_pipelines(commands: Mapping[str, str]) -> None:
 
 
 class Pipelines:
-    """Starts the process, starts it again, and ends it; knows how each pipeline is."""
+    """Has the process run, and knows how each pipeline is."""
 
     def __init__(self, server: Server, serving: Serving) -> None:
         self._server = server
         self._serving = serving
         self._jobs: dict[str, Job] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._process: Process | None = None
+        self._child = Child(
+            COMMAND, self._told, self._hear, self._on_end, RESTART_S, serving.pipelines_restart_s_max, DEVNULL
+        )
 
     def start(self) -> None:
         """Have them run, if there are any."""
@@ -88,26 +86,15 @@ class Pipelines:
             for name, command in self._serving.pipelines.items()
         }
         self._server.broker.overview.jobs = self.jobs
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._child.start()
 
     def jobs(self) -> list[Job]:
         """How each pipeline is, in the order of the settings; from any thread."""
         return list(self._jobs.values())
 
-    async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
-        delay_s = RESTART_S
-        while True:
-            begun_s = loop.time()
-            code = await self._run()
-            if loop.time() - begun_s > STEADY_S:
-                delay_s = RESTART_S
-            log.warning("pipelines-ended", code=code, again_s=delay_s)
-            self._note_end(f"the process of the pipelines ended ({code}); it is begun again in {delay_s:.0f} s")
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, self._serving.pipelines_restart_s_max)
-
-    def _note_end(self, reason: str) -> None:
+    def _on_end(self, code: int, again_s: float) -> None:
+        log.warning("pipelines-ended", code=code, again_s=again_s)
+        reason = f"the process of the pipelines ended ({code}); it is begun again in {again_s:.0f} s"
         now_us = self._server.core.clock.now_us()
         for name, job in self._jobs.items():
             error = job.error or reason
@@ -126,21 +113,13 @@ class Pipelines:
             restart_s_max=self._serving.pipelines_restart_s_max,
         )
 
-    async def _run(self) -> int:
-        process = self._process = await asyncio.create_subprocess_exec(
-            *COMMAND, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES_MAX, start_new_session=True
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        log.info("pipelines", pid=process.pid, names=",".join(self._serving.pipelines))
+    async def _hear(self, pid: int, said: asyncio.StreamReader) -> None:
+        log.info("pipelines", pid=pid, names=",".join(self._serving.pipelines))
         with suppress(OSError, ValueError, msgspec.DecodeError):
-            process.stdin.write(msgspec.json.encode(self._told()) + b"\n")
-            await process.stdin.drain()
-            while line := await process.stdout.readline():
-                self._hear(msgspec.json.decode(line, type=Job))
-        return await process.wait()
+            while line := await said.readline():
+                self._note(msgspec.json.decode(line, type=Job))
 
-    def _hear(self, job: Job) -> None:
+    def _note(self, job: Job) -> None:
         before = self._jobs.get(job.name)
         if before is None:
             return
@@ -150,15 +129,4 @@ class Pipelines:
 
     async def stop(self) -> None:
         """End them: each goes on where it was when it is begun again."""
-        if self._task is not None:
-            self._task.cancel()
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            async with asyncio.timeout(END_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await self._child.stop()

@@ -1,15 +1,13 @@
 """The sidecar: the process beside the server that serves HTTP, so that whoever looks does not slow the messages.
 
-It is started once the native port listens, comes in through a door of its own (a Unix socket in a folder that only this
-user may enter), is started again when it dies, and ends with the server; it ends by itself if the server is killed.
-The server works without it, and never waits for it.
+It is a `Child` of the server, started once the native port listens, and comes in through a door of its own: a Unix
+socket in a folder that only this user may enter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +19,7 @@ from headwater.native.protocol import NativeProtocol
 from headwater.server.accepting import Door
 from headwater.server.log import Log
 from headwater.server.server import Server
+from headwater.serving.child import Child
 from headwater.serving.outside import RELOAD, Listening, Outside
 from headwater.settings import Loaded
 from headwater.store.files import DiskFiles
@@ -28,18 +27,12 @@ from headwater.store.files import DiskFiles
 NEEDED = ("fastapi", "fastapi_offline", "nicegui", "prometheus_client", "uvicorn")
 """Of the extra `headwater[server]`."""
 RESTART_S = 0.5
-"""How long a process that died is left before it is started again; it doubles with each time after."""
-STEADY_S = 60.0
-"""One that lasted for so long was a good one: the next delay is a short one again."""
-END_S = 5.0
-"""How long it may take to end by itself."""
-LINE_BYTES_MAX = 64 * 1024
 
 log = Log("headwater.server.sidecar")
 
 
 class Sidecar:
-    """Starts the process, starts it again, and ends it."""
+    """Has the process run, and has doors for it."""
 
     def __init__(self, server: Server, settings: Loaded, announce: Callable[[str], None]) -> None:
         self._server = server
@@ -49,8 +42,9 @@ class Sidecar:
         self._files = DiskFiles()
         self._folder = ""
         self._doors: list[asyncio.Server | Door] = []
-        self._task: asyncio.Task[None] | None = None
-        self._process: Process | None = None
+        command = (sys.executable, "-m", "headwater.admin")
+        restart_s_max = self._serving.http_restart_s_max
+        self._child = Child(command, self._outside, self._hear, self._on_end, RESTART_S, restart_s_max)
 
     async def start(self) -> None:
         """Have the process started, unless it is not wanted or cannot be."""
@@ -60,13 +54,12 @@ class Sidecar:
         if missing:
             log.info("no-http", missing=missing[0], advice="pip install 'headwater[server]'")
             return
-        loop = asyncio.get_running_loop()
         self._folder = self._files.make_private_folder("headwater-")
         native, mqtt = self._server.extension(NativeProtocol), self._server.extension(MqttProtocol)
         self._doors.append(await self._server.open_door(native.sidecar_connection, self._path))
         if self._serving.mqtt:
             self._doors.append(await mqtt.listen_tunnels(self._mqtt_path))
-        self._task = loop.create_task(self._keep())
+        self._child.start()
 
     @property
     def _path(self) -> str:
@@ -76,42 +69,18 @@ class Sidecar:
     def _mqtt_path(self) -> str:
         return f"{self._folder}/mqtt"
 
-    async def _keep(self) -> None:
-        """Start it, again and again."""
-        loop = asyncio.get_running_loop()
-        delay_s = RESTART_S
-        while True:
-            begun_s = loop.time()
-            await self._run()
-            if loop.time() - begun_s > STEADY_S:
-                delay_s = RESTART_S
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, self._serving.http_restart_s_max)
-
-    async def _run(self) -> None:
-        """Start it, and wait for its end."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "headwater.admin"),
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=LINE_BYTES_MAX,
-            start_new_session=True,  # Ctrl-C is for the server, which ends it in order
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
+    async def _hear(self, pid: int, output: asyncio.StreamReader) -> None:
         try:
-            # It stays open: its end tells the process that the server is gone, however that came about.
-            process.stdin.write(msgspec.json.encode(self._outside()) + b"\n")
-            await process.stdin.drain()
-            said = msgspec.json.decode(await process.stdout.readline(), type=Listening)
+            said = msgspec.json.decode(await output.readline(), type=Listening)
         except (OSError, ValueError, msgspec.DecodeError):
             said = Listening(error="it ended before it listened")
         if said.url:
-            log.info("http", url=said.url, pid=process.pid)
+            log.info("http", url=said.url, pid=pid)
             self._announce(said.url)
         else:
             log.warning("http-failed", reason=said.error, advice="use --http-port (0: a free one), or --no-http")
-        code = await process.wait()
+
+    def _on_end(self, code: int, _: float) -> None:
         log.warning("http-ended", code=code)
 
     def _outside(self) -> Outside:
@@ -146,26 +115,12 @@ class Sidecar:
 
     def reload(self) -> None:
         """Have it use the certificate as it is now; it logs whether it does. One that is being started does anyway."""
-        process = self._process
-        if self._serving.tls_certificate and process is not None and process.returncode is None:
-            assert process.stdin is not None
-            process.stdin.write(RELOAD)
+        if self._serving.tls_certificate:
+            self._child.tell(RELOAD)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        if self._process is not None and self._process.returncode is None:
-            await self._end(self._process)
+        await self._child.stop()
         for door in self._doors:
             door.close()
         if self._folder:
             self._files.remove_tree(self._folder)
-
-    async def _end(self, process: Process) -> None:
-        process.terminate()
-        try:
-            async with asyncio.timeout(END_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
