@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from headwater.errors import Closed, Failed, Gap, HeadwaterError, QuotaExceeded
 from headwater.message import Message
 from headwater.work.handlers import handler_of
 from headwater.work.pace import GROWTH, SIZE_MAX, SLICE_US, Pace
-from headwater.work.queue import Queue
+from headwater.work.queue import RETRY_US, Queue
 from headwater.work.roster import Roster
 
 
@@ -147,3 +148,21 @@ def test_queues_have_their_turns_and_one_that_is_full_is_remembered() -> None:
     roster.end(first)
     assert not roster.leave(first, is_more=True)
     assert not roster.is_over
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on", "is_more", "retry_us"),
+    [
+        (Gap("home", 1, 2, "retention"), True, True, None),
+        (Failed("the disk is gone"), True, False, 5 + RETRY_US),
+        (QuotaExceeded("too many"), True, False, 5 + RETRY_US),
+        (Closed("the subscription is deleted"), False, False, None),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+)
+def test_what_could_not_be_read_is_read_again_unless_it_is_gone(
+    error: HeadwaterError, goes_on: bool, is_more: bool, retry_us: int | None
+) -> None:
+    one = queue([])
+    assert one.goes_on(error, 5) is goes_on
+    assert (one.is_more, one.retry_us) == (is_more, retry_us)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headwater import threads, verdicts
 from headwater.clock import SECOND_US, Clock
-from headwater.errors import Closed, Failed, Gap, HeadwaterError, Malformed, Recalled
+from headwater.errors import Closed, HeadwaterError, Malformed, Recalled
 from headwater.message import Message, fail
 from headwater.verdicts import Said
 from headwater.work import outcome
@@ -40,8 +40,6 @@ TICK_US_IDLE = SECOND_US
 """The same while none does."""
 STUCK_US = 200_000
 """What waits behind a message that takes longer than this goes to other workers, if order allows it."""
-RETRY_US = SECOND_US
-"""After a subscription could not be read, it is read again."""
 BY_HAND = "its handler nacked it"
 
 Refused = tuple[Message, HeadwaterError]
@@ -218,7 +216,7 @@ class Pool:
                 is_done = True
         except Exception as error:  # a worker outlives whatever it meets
             outcome.broken(queue, error)
-            queue.retry_us = self._clock.monotonic_us() + RETRY_US
+            queue.rest(self._clock.monotonic_us())
         finally:
             if job is not None:
                 queue.leave(job)
@@ -234,11 +232,7 @@ class Pool:
             if isinstance(error, Closed) and self._is_stopping:
                 return None
             outcome.unread(queue, error)
-            if isinstance(error, Gap):  # told once: it goes on behind it
-                queue.is_more = True
-            elif error.retryable or isinstance(error, Failed):
-                queue.retry_us = now_us + RETRY_US
-            else:
+            if not queue.goes_on(error, now_us):
                 with self._lock:
                     self._roster.end(queue)
                     self._ending.notify_all()

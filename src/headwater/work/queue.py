@@ -16,6 +16,7 @@ from typing import Any
 from headwater import threads
 from headwater.clock import SECOND_US
 from headwater.delivery.options import Options
+from headwater.errors import Failed, Gap, HeadwaterError
 from headwater.message import Envelope
 from headwater.work.handlers import Handler
 from headwater.work.pace import SIZE_MAX, Pace
@@ -26,6 +27,8 @@ JOBS_PER_WORKER = 4
 WAITING_MAX = 1000
 """Messages of a keyed subscription that may wait here: beyond it, none are taken."""
 NEVER_US = 1 << 62
+RETRY_US = SECOND_US
+"""After a subscription could not be read, it is read again."""
 PROBE_S = 86_400.0
 """What messages that never time out are extended by, to find out whether they are ours: none waits here for so long."""
 ALONE_US = 2_000
@@ -123,6 +126,20 @@ class Queue:
                 job.began_us = now_us
                 self.busy.append(job)
             return job
+
+    def goes_on(self, error: HeadwaterError, now_us: int) -> bool:
+        """It could not be read: whether it will be again, behind a gap at once, and in a moment where that may help."""
+        if isinstance(error, Gap):  # told once
+            self.is_more = True
+            return True
+        if not (error.retryable or isinstance(error, Failed)):
+            return False
+        self.rest(now_us)
+        return True
+
+    def rest(self, now_us: int) -> None:
+        """Something went wrong: it is looked at again in a moment."""
+        self.retry_us = now_us + RETRY_US
 
     def _take_more(self, now_us: int) -> Job | None:
         if not self._jobs:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from headwater import verdicts
 from headwater.clock import SECOND_US, Clock
-from headwater.errors import Closed, Conflict, Failed, Gap, HeadwaterError, Malformed, Recalled
+from headwater.errors import Closed, Conflict, HeadwaterError, Malformed, Recalled
 from headwater.verdicts import Said, Verdict
 from headwater.work import outcome
 from headwater.work.handlers import Handler, Handlers, check_run
-from headwater.work.pool import BY_HAND, FLUSH_US, RETRY_US, STUCK_US, TICK_US, TICK_US_IDLE, TICK_US_MIN
+from headwater.work.pool import BY_HAND, FLUSH_US, STUCK_US, TICK_US, TICK_US_IDLE, TICK_US_MIN
 from headwater.work.queue import Job, Queue
 from headwater.work.roster import Roster
 from headwater.work.shift import Shift
@@ -165,7 +165,7 @@ class TaskPool:
                 is_done = True
         except Exception as error:  # a worker outlives whatever it meets
             outcome.broken(queue, error)
-            queue.retry_us = self._clock.monotonic_us() + RETRY_US
+            queue.rest(self._clock.monotonic_us())
         finally:
             if job is not None:
                 queue.leave(job)
@@ -181,11 +181,7 @@ class TaskPool:
             if isinstance(error, Closed) and self._is_stopping:
                 return None
             outcome.unread(queue, error)
-            if isinstance(error, Gap):  # told once: it goes on behind it
-                queue.is_more = True
-            elif error.retryable or isinstance(error, Failed):
-                queue.retry_us = now_us + RETRY_US
-            else:
+            if not queue.goes_on(error, now_us):
                 self._roster.end(queue)
                 if self._roster.is_over:
                     self._ending.set()
