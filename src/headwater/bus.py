@@ -37,7 +37,7 @@ from headwater.errors import Failed, HeadwaterError, Malformed, Owned
 from headwater.events import Event
 from headwater.forgotten import close_at_end, let_go, settle, weakly
 from headwater.log.checks import Checks
-from headwater.log.publish import Publish, Sent
+from headwater.log.publish import Publish, Unawaited
 from headwater.message import Headers, Message, Receipt, Receipts
 from headwater.payload import Payload
 from headwater.requests import Replies, pairs_of
@@ -197,7 +197,7 @@ class Bus(surface.Threaded):
     @like(surface.Bus.send)
     def send(self, topic: str, payload: Payload, **options: Any) -> None:
         self._check_open(writes=True)
-        item = Sent.of(self._checks.one(topic, payload, **options), self.core.roots.counts)
+        item = Unawaited.of(self._checks.one(topic, payload, **options), self.core.roots.counts)
         try:
             self._commit.submit(item)
         except Failed as error:

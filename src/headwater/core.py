@@ -45,7 +45,7 @@ from headwater.erasure import Erasure
 from headwater.errors import Closed, HeadwaterError, Malformed, ReadOnly, Unavailable
 from headwater.events import Events
 from headwater.log.checks import Checks
-from headwater.log.publish import Part, Publish, Sent
+from headwater.log.publish import Part, Publish, Unawaited
 from headwater.log.root import Root, retained_message
 from headwater.log.roots import Roots
 from headwater.log.showing import SHOWN_S, Untold
@@ -388,7 +388,7 @@ class Core:
                 if is_due or shown[0].is_much:
                     roots.commit.kick()
                 return
-        roots.commit.submit(Sent.of(item, roots.counts))
+        roots.commit.submit(Unawaited.of(item, roots.counts))
 
     def _new_shown(self, root: str, turn: int) -> Untold:
         self.timers.set(("shown", root), self.clock.monotonic_us() + round(SHOWN_S * SECOND_US), self.roots.commit.kick)

@@ -13,7 +13,7 @@ import headwater.admin
 from admin.served import Served
 from headwater import aio
 from headwater.admin.client import Admin
-from headwater.admin.search.aside import Told
+from headwater.admin.search.process import Told
 from headwater.admin.search.searches import Searches
 from headwater.errors import Malformed, QuotaExceeded
 from headwater.serving.outside import Outside

@@ -12,7 +12,7 @@ import headwater
 from admin.served import Served
 from headwater.admin.dashboard.sql import chart_of
 from headwater.admin.gate import Caller
-from headwater.admin.query.aside import Answered
+from headwater.admin.query.process import Answered
 from headwater.admin.query.queries import Queries
 from headwater.errors import NotAllowed, QuotaExceeded, TimedOut
 from headwater.serving.outside import Outside

@@ -31,7 +31,7 @@ from headwater.cluster.engine import Acked, Refused, Row, Seen, Told, Unanswered
 from headwater.cluster.follower import Beyond, Diverged, Following, Missing
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
-from headwater.cluster.lease import Command, Event, State
+from headwater.cluster.lease import Command, LeaseEvent, LeaseState
 from headwater.cluster.members import Report
 from headwater.cluster.others import trimming
 from headwater.cluster.pipeline import Committed, Stopped
@@ -264,7 +264,7 @@ class World:
         whole = [node for node in self.nodes if not node.trouble]
         if not self.engine.has_lost and troubled:
             raise Broken(f"{troubled[0].name} does not go on, though nothing was lost: {troubled[0].trouble}")
-        if not self.engine.has_lost and not any(node.state is State.LEADING for node in self.nodes):
+        if not self.engine.has_lost and not any(node.state is LeaseState.LEADING for node in self.nodes):
             raise Broken("nobody leads in the end")
         if len({node.folder.position.number for node in whole}) > 1 and not self.engine.has_lost:
             raise Broken(f"they stand at {[node.folder.position.number for node in whole]}")
@@ -416,7 +416,7 @@ class Node:
         keeper.on_lost = self._on_lost
 
     @property
-    def state(self) -> State:
+    def state(self) -> LeaseState:
         """Its part in the lease."""
         return self.keeper.lease.state
 
@@ -473,7 +473,7 @@ class Node:
     def _doubt(self, why: str) -> None:
         self.following, self.keeper.may_stand, self.trouble = None, False, why
         self.world.reached["doubt"] += 1
-        self.keeper.happen(Event.UNFIT)
+        self.keeper.happen(LeaseEvent.UNFIT)
 
     def _follow(self) -> None:
         engine = self.world.engine
@@ -503,7 +503,7 @@ class Node:
     def _copy(self) -> None:
         """Take another's folder."""
         self.following, self.keeper.may_stand = None, False
-        self.keeper.happen(Event.UNFIT)
+        self.keeper.happen(LeaseEvent.UNFIT)
         others = [node for node in self.world.nodes if node is not self and node.is_reachable and not node.trouble]
         first = self.world.engine.first
         others = [node for node in others if node.folder.position.sequence + 1 >= first]
@@ -544,7 +544,7 @@ class Node:
             if "lost" in why or "another record" in why:
                 self.trouble = why
             self.world.reached["unfit"] += 1
-            self.keeper.happen(Event.UNFIT)
+            self.keeper.happen(LeaseEvent.UNFIT)
             return
         self.trouble = ""
         epoch = following.position.epoch + 1
@@ -630,7 +630,7 @@ class Node:
 
     def _stopped(self, stopped: Stopped) -> None:
         self.world.reached["fault" if stopped.is_fault else "stopped"] += 1
-        self.keeper.happen(Event.STOPPED)
+        self.keeper.happen(LeaseEvent.STOPPED)
 
     def _over(self) -> None:
         """Begin anew, from where the folder is."""

@@ -11,7 +11,7 @@ from cluster.memory_engine import Bed, MemoryEngine
 from headwater.clock import SECOND_US, ManualClock
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
-from headwater.cluster.lease import Event, State
+from headwater.cluster.lease import LeaseEvent, LeaseState
 from headwater.errors import Unavailable
 
 LEASE_S = 3.0
@@ -37,10 +37,10 @@ class Part:
     def lead(self) -> None:
         self.keeper.turn()
         self.keeper.say(Leader(node=self.keeper._said.node, epoch=1))
-        assert self.keeper.lease.state is State.LEADING
+        assert self.keeper.lease.state is LeaseState.LEADING
 
 
-def part_of(one: Part) -> State:
+def part_of(one: Part) -> LeaseState:
     return one.keeper.lease.state
 
 
@@ -68,7 +68,7 @@ def test_one_has_a_lease_that_is_free_and_the_others_see_who(parts: list[Part]) 
     one.lead()
     one.keeper.turn()
     two.keeper.turn()
-    assert two.keeper.lease.state is State.FOLLOWING
+    assert two.keeper.lease.state is LeaseState.FOLLOWING
     assert two.keeper.leader is not None
     assert two.keeper.leader.node == "n1"
 
@@ -78,7 +78,7 @@ def test_a_lease_that_is_handed_over_is_taken_by_that_node_and_by_no_other(parts
     one.lead()
     one.keeper.stop("n3")
     two.keeper.turn()
-    assert two.keeper.lease.state is State.FOLLOWING
+    assert two.keeper.lease.state is LeaseState.FOLLOWING
     assert two.keeper.leader is None
     three.keeper.turn()
     assert three.keeper.is_candidate
@@ -90,7 +90,7 @@ def test_a_lease_that_is_handed_over_is_not_taken_by_a_node_that_cannot_stand(pa
     one.keeper.stop("n3")
     three.keeper.may_stand = False
     three.keeper.turn()
-    assert three.keeper.lease.state is State.FOLLOWING
+    assert three.keeper.lease.state is LeaseState.FOLLOWING
 
 
 def test_a_lease_whose_taking_was_not_answered_counts_from_the_question(parts: list[Part], clock: ManualClock) -> None:
@@ -99,7 +99,7 @@ def test_a_lease_whose_taking_was_not_answered_counts_from_the_question(parts: l
     asked_us = clock.monotonic_us()
     one.engine.loses = True
     one.keeper.turn()
-    assert one.keeper.lease.state is State.FOLLOWING
+    assert one.keeper.lease.state is LeaseState.FOLLOWING
     one.engine.loses = False
     clock.advance(1.0)
     one.keeper.turn()
@@ -126,10 +126,10 @@ def test_a_leader_that_cannot_renew_is_suspended_in_time(parts: list[Part], cloc
     one.engine.is_up = False
     clock.advance(LEASE_S - 0.1)
     one.keeper.turn()
-    assert part_of(one) is State.LEADING
+    assert part_of(one) is LeaseState.LEADING
     clock.advance(0.2)
     one.keeper.turn()
-    assert part_of(one) is State.SUSPENDED
+    assert part_of(one) is LeaseState.SUSPENDED
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -141,15 +141,15 @@ def test_a_lease_that_was_gone_is_taken_again_only_if_nobody_has_written_since(
     del one.engine.bed.rows["lease"]
     one.keeper.is_alone = lambda: is_alone
     one.keeper.turn()
-    assert one.keeper.lease.state is (State.LEADING if is_alone else State.OVER)
+    assert one.keeper.lease.state is (LeaseState.LEADING if is_alone else LeaseState.OVER)
 
 
 def test_one_that_may_not_lead_leaves_the_lease_to_others_for_a_while(parts: list[Part], clock: ManualClock) -> None:
     one, two, _ = parts
     one.keeper.turn()
-    one.keeper.happen(Event.UNFIT)
+    one.keeper.happen(LeaseEvent.UNFIT)
     one.keeper.turn()
-    assert one.keeper.lease.state is State.FOLLOWING
+    assert one.keeper.lease.state is LeaseState.FOLLOWING
     two.keeper.turn()
     assert two.keeper.is_candidate
 

@@ -13,9 +13,9 @@ from cluster import model
 from cluster.model import Broken, World
 from headwater.cluster import candidate, keeper, lease, pipeline
 from headwater.cluster.follower import Following
-from headwater.cluster.lease import Event, State
+from headwater.cluster.lease import LeaseEvent, LeaseState
 from headwater.cluster.others import Trimming
-from headwater.cluster.record import Part, Position
+from headwater.cluster.record import Position, RecordPart
 
 SEEDS = 40
 MANY = 3_000
@@ -71,19 +71,19 @@ Breaking = Callable[[pytest.MonkeyPatch], object]
 
 def anothers_is_ours(patch: pytest.MonkeyPatch) -> None:
     """A leader takes another's message in its place for its own."""
-    key = pipeline.Fate.DOUBTED, pipeline.Event.ANOTHERS
+    key = pipeline.Fate.DOUBTED, pipeline.FlightEvent.ANOTHERS
     patch.setitem(pipeline.TRANSITIONS, key, pipeline.Fate.STORED)
 
 
 def refused_is_stored(patch: pytest.MonkeyPatch) -> None:
     """A leader takes a refusal for an acknowledgement."""
-    patch.setitem(pipeline.TRANSITIONS, (pipeline.Fate.SENT, pipeline.Event.REFUSAL), pipeline.Fate.STORED)
+    patch.setitem(pipeline.TRANSITIONS, (pipeline.Fate.SENT, pipeline.FlightEvent.REFUSAL), pipeline.Fate.STORED)
 
 
 def void_counts(patch: pytest.MonkeyPatch) -> None:
     """A reader does not look whether a record continues the one before."""
 
-    def is_next(self: Following, part: Part) -> bool:
+    def is_next(self: Following, part: RecordPart) -> bool:
         return part.number == self.position.number + 1
 
     patch.setattr(Following, "_is_next", is_next)
@@ -91,7 +91,7 @@ def void_counts(patch: pytest.MonkeyPatch) -> None:
 
 def late_goes_on(patch: pytest.MonkeyPatch) -> None:
     """A leader hands out though its lease was not renewed in time."""
-    patch.delitem(lease.TRANSITIONS, (State.LEADING, Event.LATE))
+    patch.delitem(lease.TRANSITIONS, (LeaseState.LEADING, LeaseEvent.LATE))
     patch.setattr(lease.Lease, "until_us", 1 << 62)
 
 

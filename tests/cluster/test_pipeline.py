@@ -8,8 +8,8 @@ from headwater.cluster.pipeline import (
     TRANSITIONS,
     Command,
     Committed,
-    Event,
     Fate,
+    FlightEvent,
     Look,
     Pipeline,
     Send,
@@ -170,4 +170,4 @@ def test_each_record_carries_the_digest_of_the_one_before() -> None:
 
 def test_what_is_stored_or_lost_stays_so() -> None:
     final = {Fate.STORED, Fate.FOREIGN, Fate.GONE}
-    assert not [event for fate in final for event in Event if (fate, event) in TRANSITIONS]
+    assert not [event for fate in final for event in FlightEvent if (fate, event) in TRANSITIONS]

@@ -17,7 +17,7 @@ import headwater
 import headwater.bus
 from headwater import Config, Outgoing
 from headwater.lake import files as lake_files
-from headwater.lake.carried import carried, left_of
+from headwater.lake.carried_purges import carried, left_of
 from headwater.lake.erasure import Carried, carry_out
 from headwater.lake.lake import LostRace, archived_in, open_lake
 from headwater.log.purges import Purge

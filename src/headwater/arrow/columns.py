@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.arrow.conditions import Conditions
-from headwater.lake.purged import spared_by_key
+from headwater.lake.purged_rows import spared_by_key
 from headwater.log.purges import Purge, Purges
 from headwater.memo import Memo
 from headwater.store.batch import BadBatch

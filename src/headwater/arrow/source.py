@@ -81,7 +81,7 @@ class Readable(Protocol):
     ) -> Source: ...
 
 
-class Sent(Protocol):
+class SentReading(Protocol):
     """What a server sends of a reading."""
 
     def take_batch(self) -> Deliver | None: ...
@@ -91,7 +91,7 @@ class Sent(Protocol):
 class Received:
     """The messages of a served bus."""
 
-    def __init__(self, reading: Sent) -> None:
+    def __init__(self, reading: SentReading) -> None:
         self._reading = reading
 
     def next(self) -> Piece | None:

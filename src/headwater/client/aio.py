@@ -30,7 +30,7 @@ from headwater.awaitables import Consumer as AnyConsumer
 from headwater.awaitables import Live as AnyLive
 from headwater.client.client import Client
 from headwater.client.feed import Feed
-from headwater.client.kept import KeptSession
+from headwater.client.kept_session import KeptSession
 from headwater.client.link import LinkState
 from headwater.client.operations import Operations, retained_message, seek_of
 from headwater.client.url import Address, Token, address_of
@@ -229,7 +229,7 @@ def _looked_at(done: asyncio.Task[None]) -> None:
         done.exception()
 
 
-class Sent:
+class SentReading:
     """What the server sends of a reading, for a thread that takes it while the loop goes on."""
 
     def __init__(self, client: Client, asked: wire.Subscribe, window: tuple[int, int]) -> None:
@@ -277,7 +277,7 @@ class FromThread:
 
         client = self._bus._client
         asked = client.history(filter, follows=False, **options)
-        return Received(Sent(client, asked, window(client.settings)))
+        return Received(SentReading(client, asked, window(client.settings)))
 
 
 @documented(surface.Bus)

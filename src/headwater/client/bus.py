@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from headwater import surface, threads
 from headwater.client.answer import Answer
 from headwater.client.client import Client
-from headwater.client.kept import KeptSession
+from headwater.client.kept_session import KeptSession
 from headwater.client.operations import Operations, Served, retained_message
 from headwater.client.pending import Pending
 from headwater.client.publisher import Call, Encoded, Single

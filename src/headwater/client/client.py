@@ -21,7 +21,7 @@ from headwater import surface, threads
 from headwater.client.clock import ServedClock
 from headwater.client.connection import Connection
 from headwater.client.feed import Feed, Verbs
-from headwater.client.kept import KeptSession
+from headwater.client.kept_session import KeptSession
 from headwater.client.link import Link, LinkState
 from headwater.client.publisher import Call, Encoded, Publisher
 from headwater.client.url import Address

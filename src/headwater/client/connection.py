@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from headwater.client.kept import KeptSession
+from headwater.client.kept_session import KeptSession
 from headwater.client.line import Line
 from headwater.client.url import Address
 from headwater.config import Connecting

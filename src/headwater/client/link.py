@@ -22,7 +22,7 @@ import msgspec
 
 from headwater.client.clock import ServedClock
 from headwater.client.connection import FIRST_ID, Connection, Greeted, connect, decode_answer
-from headwater.client.kept import KeptSession
+from headwater.client.kept_session import KeptSession
 from headwater.client.places import Places
 from headwater.client.url import Address
 from headwater.config import Connecting

@@ -78,7 +78,7 @@ class Verbs:
         return said
 
 
-class Sent:
+class SentAcks:
     """Acks that are on their way to the server."""
 
     __slots__ = ("_answer",)
@@ -168,11 +168,11 @@ class Consumer(FeedReader):
         Verbs(self._bus).ack(self._feed, messages, wait)
         verdicts.note(messages, "ack")
 
-    def ack_later(self, messages: Sequence[Message]) -> Sent:
+    def ack_later(self, messages: Sequence[Message]) -> SentAcks:
         bus, feed = self._bus, self._feed
         bus._check_open()
         acking = bus._client.ack_and_wait(feed, feed.epoch, feed.ranges_of(messages, wait=True))
-        return Sent(asyncio.run_coroutine_threadsafe(acking, bus._loop))
+        return SentAcks(asyncio.run_coroutine_threadsafe(acking, bus._loop))
 
     def seek(self, to: Start) -> None:
         self._bus.ask(seek_of(self._feed, to))

@@ -16,7 +16,7 @@ from headwater import threads
 from headwater.cluster.record import Position
 from headwater.errors import Damaged, Failed
 from headwater.store import state as rows
-from headwater.store.mirror import Gone, Mirror, Place
+from headwater.store.mirror import Gone, Mirror, StreamPlace
 from headwater.store.state import State
 
 WRITTEN = rows.NODE + b"r"
@@ -29,7 +29,7 @@ class Synced(msgspec.Struct, frozen=True, array_like=True):
     """What is on disk."""
 
     position: Position = Position()
-    places: list[Place] = []
+    places: list[StreamPlace] = []
     gone: list[Gone] = []
 
 

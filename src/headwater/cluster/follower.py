@@ -10,7 +10,7 @@ Promises: two readers that have read up to the same sequence have the same posit
 
 from __future__ import annotations
 
-from headwater.cluster.record import BadRecord, Epoch, Part, Position, Record, join, open_part
+from headwater.cluster.record import BadRecord, Epoch, Position, Record, RecordPart, join, open_part
 from headwater.errors import Damaged
 
 IN_FLIGHT_MAX = 64
@@ -41,7 +41,7 @@ class Following:
         self.end = position.sequence
         """The last sequence that was read, which may be void."""
         self._in_flight_max = in_flight_max
-        self._parts: list[Part] = []
+        self._parts: list[RecordPart] = []
 
     def check(self, first: int, last: int, data: bytes | None) -> None:
         """Compare with the stream as the engine has it now: its first and last sequence, and what it has at this
@@ -86,11 +86,11 @@ class Following:
             return None
         return self._joined(sequence) if part.part + 1 == part.parts else None
 
-    def _is_next(self, part: Part) -> bool:
+    def _is_next(self, part: RecordPart) -> bool:
         ours = self.position
         return part.number == ours.number + 1 and part.previous == ours.digest and part.epoch >= ours.epoch
 
-    def _pass_over(self, sequence: int, part: Part) -> None:
+    def _pass_over(self, sequence: int, part: RecordPart) -> None:
         """A void message: of an old leader, or behind one of this leader's that was refused."""
         ours = self.position
         self._parts = []

@@ -17,7 +17,7 @@ from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.cluster.engine import Engine, Row
 from headwater.cluster.leader import Leader, pack, unpack
-from headwater.cluster.lease import Command, Event, Lease, State
+from headwater.cluster.lease import Command, Lease, LeaseEvent, LeaseState
 from headwater.errors import HeadwaterError, Unavailable
 from headwater.server.log import Log
 
@@ -79,20 +79,20 @@ class Keeper:
     @property
     def is_candidate(self) -> bool:
         """Whether this node has the lease, and does not lead yet."""
-        return self.lease.state is State.CANDIDATE
+        return self.lease.state is LeaseState.CANDIDATE
 
     def say(self, leader: Leader) -> None:
         """The doors of this node are open: it leads, and everybody is to know."""
         with self._condition:
             self._said = msgspec.structs.replace(leader, run=self._said.run)
-            self._do(self.lease.happen(Event.OPENED))
+            self._do(self.lease.happen(LeaseEvent.OPENED))
         self.hurry()
 
-    def happen(self, event: Event) -> None:
+    def happen(self, event: LeaseEvent) -> None:
         """Something has happened to this node's part in the lease."""
         with self._condition:
             held = self.lease.holds
-            if event is Event.UNFIT:
+            if event is LeaseEvent.UNFIT:
                 self._not_before_us = self._clock.monotonic_us() + round(UNFIT_WAIT_S * SECOND_US)
             self._do(self.lease.happen(event))
         if held and not self.lease.holds:
@@ -188,7 +188,7 @@ class Keeper:
         """Take the lease that nobody has, or the one of this revision, which was handed over to this node."""
         asked_us = self._clock.monotonic_us()
         with self._condition:
-            if Command.TAKE not in self.lease.happen(Event.FREE):
+            if Command.TAKE not in self.lease.happen(LeaseEvent.FREE):
                 return
         said = pack(self._said)
         try:
@@ -197,11 +197,11 @@ class Keeper:
             self._unsure_us = self._unsure_us or asked_us
             revision = None
         with self._condition:
-            self._do(self.lease.happen(Event.MISSED) if revision is None else self._got(revision, asked_us))
+            self._do(self.lease.happen(LeaseEvent.MISSED) if revision is None else self._got(revision, asked_us))
 
     def _take_row(self, row: Row, asked_us: int) -> None:
         with self._condition:
-            self.lease.happen(Event.FREE)
+            self.lease.happen(LeaseEvent.FREE)
             self._do(self._got(row.revision, asked_us))
 
     def _got(self, revision: int, asked_us: int) -> tuple[Command, ...]:
@@ -219,7 +219,7 @@ class Keeper:
             self._unsure_us = self._unsure_us or asked_us
             raise
         with self._condition:
-            self._do(self.lease.happen(Event.TAKEN_AWAY) if revision is None else self._got(revision, asked_us))
+            self._do(self.lease.happen(LeaseEvent.TAKEN_AWAY) if revision is None else self._got(revision, asked_us))
         if revision is not None and self._said.epoch:
             self._see(Row(said, revision))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 
-class State(Enum):
+class LeaseState(Enum):
     """What a node is to the lease."""
 
     FOLLOWING = auto()
@@ -29,7 +29,7 @@ class State(Enum):
     OVER = auto()
 
 
-class Event(Enum):
+class LeaseEvent(Enum):
     """What happens to it."""
 
     FREE = auto()
@@ -63,9 +63,9 @@ class Command(Enum):
     """Drop everything without writing, and begin anew."""
 
 
-S, E, C = State, Event, Command
+S, E, C = LeaseState, LeaseEvent, Command
 
-TRANSITIONS: dict[tuple[State, Event], tuple[State, tuple[Command, ...]]] = {
+TRANSITIONS: dict[tuple[LeaseState, LeaseEvent], tuple[LeaseState, tuple[Command, ...]]] = {
     (S.FOLLOWING, E.FREE): (S.TAKING, (C.TAKE,)),
     (S.TAKING, E.GOT): (S.CANDIDATE, ()),
     (S.TAKING, E.MISSED): (S.FOLLOWING, ()),
@@ -94,7 +94,7 @@ class Lease:
     """One node's part in it; for one thread at a time."""
 
     def __init__(self, lease_us: int) -> None:
-        self.state = State.FOLLOWING
+        self.state = LeaseState.FOLLOWING
         self.revision = 0
         """Of the lease, while this node has it."""
         self._lease_us = lease_us
@@ -113,9 +113,9 @@ class Lease:
     @property
     def is_over(self) -> bool:
         """Whether nothing happens any more."""
-        return self.state is State.OVER
+        return self.state is LeaseState.OVER
 
-    def happen(self, event: Event) -> tuple[Command, ...]:
+    def happen(self, event: LeaseEvent) -> tuple[Command, ...]:
         """What is to be done now that this happened."""
         self.state, commands = TRANSITIONS.get((self.state, event), (self.state, ()))
         return commands
@@ -123,9 +123,9 @@ class Lease:
     def got(self, revision: int, asked_us: int) -> tuple[Command, ...]:
         """The lease was taken or renewed, by a question that was asked then."""
         self.revision, self._renewed_us = revision, asked_us
-        return self.happen(Event.GOT if self.state is State.TAKING else Event.RENEWED)
+        return self.happen(LeaseEvent.GOT if self.state is LeaseState.TAKING else LeaseEvent.RENEWED)
 
     def look(self, now_us: int) -> tuple[Command, ...]:
         """See whether it was renewed in time."""
-        is_late = self.state is State.LEADING and now_us >= self.until_us
-        return self.happen(Event.LATE) if is_late else ()
+        is_late = self.state is LeaseState.LEADING and now_us >= self.until_us
+        return self.happen(LeaseEvent.LATE) if is_late else ()

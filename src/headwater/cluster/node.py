@@ -31,7 +31,7 @@ from headwater.cluster.engine import Engine, Reader, ReaderLost, Seen, StreamLos
 from headwater.cluster.follower import Diverged, Following, Missing
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
-from headwater.cluster.lease import Command, Event
+from headwater.cluster.lease import Command, LeaseEvent
 from headwater.cluster.members import REPORT, Member, Members, Report
 from headwater.cluster.others import Others
 from headwater.cluster.overview import ENOUGH
@@ -444,7 +444,7 @@ class Node:
             try:
                 mandate = self._follow(keeper)
             except (Missing, Damaged, StreamLost) as error:
-                keeper.happen(Event.UNFIT)
+                keeper.happen(LeaseEvent.UNFIT)
                 self._see_to(error)
             except (Unavailable, ReaderLost) as error:
                 log.write(logging.DEBUG, "not-following", {"reason": error.args[0] if error.args else error})
@@ -659,7 +659,7 @@ class Node:
             if why != self._told_unfit:
                 log.warning("not-to-lead", reason=why)
             self._told_unfit = why
-            keeper.happen(Event.UNFIT)
+            keeper.happen(LeaseEvent.UNFIT)
             return None
 
         self._told_unfit = ""
@@ -820,7 +820,7 @@ class Node:
     def _on_stopped(self, stopped: Stopped) -> None:
         keeper = self._keeper
         if keeper is not None:
-            keeper.happen(Event.STOPPED)
+            keeper.happen(LeaseEvent.STOPPED)
         self.on_over(stopped.why)
 
     def _on_lost(self) -> None:

@@ -39,7 +39,7 @@ class Fate(Enum):
     """The engine has lost what came before it."""
 
 
-class Event(Enum):
+class FlightEvent(Enum):
     """What happens to a message."""
 
     ACK = auto()
@@ -54,18 +54,18 @@ class Event(Enum):
 
 
 TRANSITIONS = {
-    (Fate.SENT, Event.ACK): Fate.STORED,
-    (Fate.SENT, Event.SILENCE): Fate.SENT,
-    (Fate.SENT, Event.TOO_EARLY): Fate.EARLY,
-    (Fate.SENT, Event.REFUSAL): Fate.DOUBTED,
-    (Fate.EARLY, Event.ACK): Fate.STORED,
-    (Fate.EARLY, Event.REFUSAL): Fate.DOUBTED,
-    (Fate.EARLY, Event.AGAIN): Fate.SENT,
-    (Fate.DOUBTED, Event.ACK): Fate.STORED,
-    (Fate.DOUBTED, Event.OURS): Fate.STORED,
-    (Fate.DOUBTED, Event.ANOTHERS): Fate.FOREIGN,
-    (Fate.DOUBTED, Event.ABSENT): Fate.SENT,
-    (Fate.DOUBTED, Event.BACKWARDS): Fate.GONE,
+    (Fate.SENT, FlightEvent.ACK): Fate.STORED,
+    (Fate.SENT, FlightEvent.SILENCE): Fate.SENT,
+    (Fate.SENT, FlightEvent.TOO_EARLY): Fate.EARLY,
+    (Fate.SENT, FlightEvent.REFUSAL): Fate.DOUBTED,
+    (Fate.EARLY, FlightEvent.ACK): Fate.STORED,
+    (Fate.EARLY, FlightEvent.REFUSAL): Fate.DOUBTED,
+    (Fate.EARLY, FlightEvent.AGAIN): Fate.SENT,
+    (Fate.DOUBTED, FlightEvent.ACK): Fate.STORED,
+    (Fate.DOUBTED, FlightEvent.OURS): Fate.STORED,
+    (Fate.DOUBTED, FlightEvent.ANOTHERS): Fate.FOREIGN,
+    (Fate.DOUBTED, FlightEvent.ABSENT): Fate.SENT,
+    (Fate.DOUBTED, FlightEvent.BACKWARDS): Fate.GONE,
 }
 """What is not here changes nothing: an answer to a copy that was sent before."""
 
@@ -182,14 +182,14 @@ class Pipeline:
             return []
         if sequence != after + 1:
             return self._stop(f"the engine stored at {sequence} what was to be stored at {after + 1}", is_fault=True)
-        return self._happen(flight, Event.ACK)
+        return self._happen(flight, FlightEvent.ACK)
 
     def unanswered(self, after: int) -> list[Command]:
         """No answer came, or one that says nothing about what became of it: it is sent again."""
         flight = self._find(after)
         if flight is None or flight.fate is not Fate.SENT:
             return []
-        return [*self._happen(flight, Event.SILENCE), self._again(flight)]
+        return [*self._happen(flight, FlightEvent.SILENCE), self._again(flight)]
 
     def refused(self, after: int, last: int | None) -> list[Command]:
         """The engine's last sequence is not the expected one, but this, as far as it said."""
@@ -197,7 +197,7 @@ class Pipeline:
         if flight is None:
             return []
         is_early = flight is not self._head and last is not None and last < after
-        return self._happen(flight, Event.TOO_EARLY if is_early else Event.REFUSAL)
+        return self._happen(flight, FlightEvent.TOO_EARLY if is_early else FlightEvent.REFUSAL)
 
     def looked(self, sequence: int, data: bytes | None, last: int) -> list[Command]:
         """What is at a sequence, and where the stream ends."""
@@ -205,13 +205,13 @@ class Pipeline:
         if flight is None or sequence != flight.after + 1 or flight.fate is not Fate.DOUBTED:
             return []
         if data is not None:
-            return self._happen(flight, Event.OURS if data == flight.data else Event.ANOTHERS)
+            return self._happen(flight, FlightEvent.OURS if data == flight.data else FlightEvent.ANOTHERS)
         if last == flight.after:
-            return self._happen(flight, Event.ABSENT)
+            return self._happen(flight, FlightEvent.ABSENT)
         flight.looks += 1
         if flight.looks < LOOKS_MAX:
             return [Look(sequence)]
-        return self._happen(flight, Event.BACKWARDS)
+        return self._happen(flight, FlightEvent.BACKWARDS)
 
     def unseen(self, sequence: int) -> list[Command]:
         """Nobody answered what is at a sequence."""
@@ -236,7 +236,7 @@ class Pipeline:
         place = after - self._flights[0].after
         return self._flights[place] if 0 <= place < len(self._flights) else None
 
-    def _happen(self, flight: Flight, event: Event) -> list[Command]:
+    def _happen(self, flight: Flight, event: FlightEvent) -> list[Command]:
         before = flight.fate
         flight.fate = TRANSITIONS.get((before, event), before)
         if flight.fate is before:
@@ -280,7 +280,7 @@ class Pipeline:
         commands: list[Command] = []
         for flight in self._flights:
             if flight.fate is Fate.EARLY:
-                flight.fate = TRANSITIONS[flight.fate, Event.AGAIN]
+                flight.fate = TRANSITIONS[flight.fate, FlightEvent.AGAIN]
                 commands.append(self._again(flight))
         return commands
 

@@ -159,7 +159,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     time_us: int = 0
 
 
-class Part(msgspec.Struct, frozen=True):
+class RecordPart(msgspec.Struct, frozen=True):
     """A part whose checksum was right."""
 
     part: int
@@ -172,7 +172,7 @@ class Part(msgspec.Struct, frozen=True):
     digest: bytes
     piece: memoryview
 
-    def continues(self, other: Part) -> bool:
+    def continues(self, other: RecordPart) -> bool:
         """Whether it is the next part of the same record."""
         return self.digest == other.digest and self.part == other.part + 1 and self.parts == other.parts
 
@@ -226,7 +226,7 @@ def _part(part: int, parts: int, sealed: bytes, digest: bytes, pieces: Sequence[
     return struct.pack("<4sI", MAGIC, google_crc32c.value(checked)) + checked
 
 
-def open_part(data: bytes) -> Part:
+def open_part(data: bytes) -> RecordPart:
     """What a message of the stream says, if it is a part of a record."""
     if len(data) < PART.size:
         raise BadRecord(f"{len(data)} bytes are too few for a part of a record")
@@ -238,10 +238,10 @@ def open_part(data: bytes) -> Part:
         raise BadRecord("its checksum is wrong")
     if zero or not part < parts <= PARTS_MAX or not number or not epoch:
         raise BadRecord("its header contradicts itself")
-    return Part(part, parts, number, epoch, time_us, body_bytes, previous, digest, view[PART.size :])
+    return RecordPart(part, parts, number, epoch, time_us, body_bytes, previous, digest, view[PART.size :])
 
 
-def join(parts: Sequence[Part]) -> Record:
+def join(parts: Sequence[RecordPart]) -> Record:
     """The record of these parts, which are all of it, in order."""
     head = parts[0]
     pieces = [part.piece for part in parts]

@@ -21,7 +21,7 @@ from pyiceberg.table.update.snapshot import UpdateSnapshot
 from headwater.clock import SystemClock
 from headwater.errors import Failed
 from headwater.lake import files as lake_files
-from headwater.lake.carried import carried, left_of
+from headwater.lake.carried_purges import carried, left_of
 from headwater.lake.lake import (
     ARCHIVED,
     PURGED,
@@ -34,7 +34,7 @@ from headwater.lake.lake import (
     offset_of,
 )
 from headwater.lake.layout import described, folder_of
-from headwater.lake.purged import without
+from headwater.lake.purged_rows import without
 from headwater.lake.scan import deleted_rows, scanned
 from headwater.lake.stores import located
 from headwater.log.purges import Purge, Purges

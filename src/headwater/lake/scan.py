@@ -20,7 +20,7 @@ from pyiceberg.table.puffin import PuffinFile
 from headwater.delivery.history import Lot
 from headwater.lake.columns import FilePlace
 from headwater.lake.lake import Archived, LakeFile
-from headwater.lake.purged import without
+from headwater.lake.purged_rows import without
 from headwater.lake.stores import located
 from headwater.log.purges import Purges
 

@@ -176,7 +176,7 @@ class Publish(Item):
         return PartlyStored(text, receipts, refused, is_retryable)
 
 
-class Sent(Publish, kw_only=True):
+class Unawaited(Publish, kw_only=True):
     """A message that nobody waits for: if it cannot be stored, that is counted."""
 
     counts: Counts
@@ -184,10 +184,10 @@ class Sent(Publish, kw_only=True):
     is_awaited = False
 
     @staticmethod
-    def of(one: Publish, counts: Counts) -> Sent:
+    def of(one: Publish, counts: Counts) -> Unawaited:
         """A message that was checked."""
         is_plain = one.parts[0].retain is None
-        return Sent(
+        return Unawaited(
             one.topics, one.parts, is_one=True, is_plain=is_plain, flags=QUIET, weight=one.weight, counts=counts
         )
 

@@ -17,7 +17,7 @@ from headwater.mqtt.kinds import Kind
 from headwater.mqtt.packets import Ack
 from headwater.mqtt.reasons import Reason
 from headwater.mqtt.subscription_options import SubscriptionOptions
-from headwater.mqtt.window import Place, Sent, Window
+from headwater.mqtt.window import Sent, Window, WindowKey
 from headwater.server import pump as served
 from headwater.server.durable_pump import DurablePump
 from headwater.server.pump import Pump
@@ -38,7 +38,7 @@ class Steps(msgspec.Struct):
     answers: list[Ack] = []
 
 
-NOWHERE: Place = (0, "", 0)
+NOWHERE: WindowKey = (0, "", 0)
 
 
 class Flight:
@@ -89,7 +89,7 @@ class Flight:
         """A subscription is served: what was sent of it before, and is done with in it, does not come again."""
         number, undone = pump.number, pump.durable.progress.undone
 
-        def is_done(place: Place) -> bool:
+        def is_done(place: WindowKey) -> bool:
             return place[0] == number and place[2] > 0 and not undone(place[1], place[2:])
 
         self._end(self.window.forget(is_done))

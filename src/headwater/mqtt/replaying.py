@@ -15,11 +15,11 @@ from headwater.errors import Malformed
 PREFIX = "$replay/"
 OFFSET_DIGITS_MAX = 19
 
-Place = int | datetime
+ReplayStart = int | datetime
 """The offset, or the moment, of the first message."""
 
 
-def split_replay(filter: str) -> tuple[Place | None, str]:
+def split_replay(filter: str) -> tuple[ReplayStart | None, str]:
     """Where a replay begins, and its filter; None of any other filter."""
     if not filter.startswith(PREFIX):
         return None, filter
@@ -32,7 +32,7 @@ def split_replay(filter: str) -> tuple[Place | None, str]:
     return found, rest
 
 
-def _place(text: str) -> Place | None:
+def _place(text: str) -> ReplayStart | None:
     if text.isascii() and text.isdecimal():
         return int(text) if len(text) <= OFFSET_DIGITS_MAX else None
     try:

@@ -23,7 +23,7 @@ from headwater.mqtt.flight import Flight
 from headwater.mqtt.overlap import PLAIN, Overlaps, Part
 from headwater.mqtt.publishes import Publishes
 from headwater.mqtt.subscription_options import SubscriptionOptions
-from headwater.mqtt.window import Copy, Place
+from headwater.mqtt.window import Copy, WindowKey
 from headwater.server import pump as served
 from headwater.server.pump import Pump
 from headwater.store import state as rows
@@ -243,7 +243,7 @@ class Sending(Flight):
             size += self._deliver_run(pump, root, list(run), lease, qos if lease else 0, wish, others)
         return size
 
-    def _qos(self, wish: SubscriptionOptions, place: Place, message: Message) -> int:
+    def _qos(self, wish: SubscriptionOptions, place: WindowKey, message: Message) -> int:
         """What a message goes with: what it went with before, or the lower of what it has and what is wanted."""
         before = self.window.qos_of(place)
         flags = message.flags if isinstance(message, Kept) else 0
@@ -363,7 +363,7 @@ class Sending(Flight):
             self._session.on_writable()
 
 
-def place_of(subscription: int, root: str, message: Message) -> Place:
+def place_of(subscription: int, root: str, message: Message) -> WindowKey:
     """Which message it is; a retained one is a copy."""
     return subscription, root, -message.offset if message.retained else message.offset
 

@@ -27,7 +27,7 @@ from headwater.mqtt.overlap import PLAIN, Overlaps
 from headwater.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from headwater.mqtt.reasons import Reason, violation
 from headwater.mqtt.refusal import reason_of
-from headwater.mqtt.replaying import Place, split_replay
+from headwater.mqtt.replaying import ReplayStart, split_replay
 from headwater.mqtt.subscription_options import SubscriptionOptions
 from headwater.mqtt.window import NUMBER_MAX
 from headwater.server.live_pump import LivePump
@@ -180,7 +180,7 @@ class SubscribingSession(Session):
             self._open_durable(made, with_retained, made_known)
 
     def _replay(
-        self, one: Subscription, wanted: str, place: Place, identifier: int, then: Callable[[int], None]
+        self, one: Subscription, wanted: str, place: ReplayStart, identifier: int, then: Callable[[int], None]
     ) -> None:
         """History, and then what comes. It lasts as long as the connection, and asks for no acknowledgements: each
         message says where a client that comes back can go on."""

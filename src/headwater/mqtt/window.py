@@ -17,7 +17,7 @@ from headwater.mqtt.reasons import violation
 
 NUMBER_MAX = 0xFFFF
 
-Place = tuple[int, str, int]
+WindowKey = tuple[int, str, int]
 """Which message of which subscription: the subscription's number, a root, and an offset in it; below 0, the offset of a
 retained message's copy."""
 
@@ -42,7 +42,7 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
 class Sent(msgspec.Struct, array_like=True):
     """A message on its way to the client; also as it is stored."""
 
-    place: Place
+    place: WindowKey
     qos: int = 1
     is_received: bool = False
     """Of QoS 2: whether the client has it, and only its number is still in use."""
@@ -64,11 +64,11 @@ class Window:
         self.size = 0
         """How many messages the client takes at once."""
         self._sent: dict[int, Sent] = {}
-        self.behind: dict[Place, tuple[int, Sent]] = {}
+        self.behind: dict[WindowKey, tuple[int, Sent]] = {}
         """What was sent over an earlier connection, was not acknowledged there, and has yet to come again,"""
         self._known_numbers: set[int] = set()
         """and its numbers."""
-        self.moved: set[Place] = set()
+        self.moved: set[WindowKey] = set()
         """Messages of subscriptions that have ended since they were sent; to these others they are sent already."""
         self._last = 0
 
@@ -102,7 +102,7 @@ class Window:
         self._last = last
         return numbers, again
 
-    def qos_of(self, place: Place) -> int | None:
+    def qos_of(self, place: WindowKey) -> int | None:
         """The QoS of what was sent over an earlier connection."""
         known = self.behind.get(place)
         return None if known is None else known[1].qos
@@ -173,12 +173,12 @@ class Window:
         self.behind[sent.place] = (number, sent)
         self._known_numbers.add(number)
 
-    def _forget(self, place: Place) -> tuple[int, Sent]:
+    def _forget(self, place: WindowKey) -> tuple[int, Sent]:
         number, sent = self.behind.pop(place)
         self._known_numbers.discard(number)
         return number, sent
 
-    def forget(self, is_gone: Callable[[Place], bool]) -> dict[int, Sent]:
+    def forget(self, is_gone: Callable[[WindowKey], bool]) -> dict[int, Sent]:
         """What was to come again and does not, and its numbers."""
         return dict(map(self._forget, filter(is_gone, tuple(self.behind))))
 

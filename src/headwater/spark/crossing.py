@@ -14,7 +14,7 @@ import msgspec
 
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import Conflict
-from headwater.lake.carried import left_of
+from headwater.lake.carried_purges import left_of
 from headwater.lake.lake import Archived, LakeFile, existing_lake
 from headwater.lake.scan import first_since
 from headwater.log.purges import Purge

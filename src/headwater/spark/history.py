@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headwater.errors import Malformed
-from headwater.lake.carried import left_of
+from headwater.lake.carried_purges import left_of
 from headwater.lake.lake import Archived, LakeFile, existing_lake
 from headwater.log.purges import Purge
 from headwater.spark.crossing import check_restored

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headwater.arrow.columns import BYTES, ROWS, brought
 from headwater.arrow.conditions import Conditions
 from headwater.lake.columns import MISFIT, VALUE, Store
-from headwater.lake.purged import without
+from headwater.lake.purged_rows import without
 from headwater.lake.scan import in_order, scanned
 from headwater.lake.stores import know
 from headwater.log.purges import Purges

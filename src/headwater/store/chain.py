@@ -73,7 +73,7 @@ pack = _LINK.pack
 _NONE = (0,) * len(GROUPS)
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """What one write says about itself and those before it."""
 
     number: int = 0
@@ -93,12 +93,12 @@ class Link(NamedTuple):
         return tuple(self.number if self.groups >> group & 1 else last for group, last in enumerate(self.before))
 
 
-def unpack(value: bytes) -> Link | None:
+def unpack(value: bytes) -> ChainLink | None:
     """The link in a row; None if it is none."""
     if len(value) != LINK_BYTES:
         return None
     number, synced, time_us, digest, groups, *before = _LINK.unpack(value)
-    return Link(number, synced, time_us, digest, groups, tuple(before))
+    return ChainLink(number, synced, time_us, digest, groups, tuple(before))
 
 
 def digest_of(before: int, changed: Mapping[bytes, bytes | None]) -> int:

@@ -29,7 +29,7 @@ from headwater.store.streams import DOUBT, RENAMED, Streams
 ELSEWHERE = "remove its folder, so that it takes a copy from another node"
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a stream stood."""
 
     stream: int
@@ -42,14 +42,14 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     """Where that ended."""
 
 
-def places_of(streams: Sequence[DiskStream]) -> list[Place]:
+def places_of(streams: Sequence[DiskStream]) -> list[StreamPlace]:
     """Where these stand."""
     return [_place_of(stream) for stream in streams]
 
 
-def _place_of(stream: DiskStream) -> Place:
+def _place_of(stream: DiskStream) -> StreamPlace:
     base, position = (stream.segments[-1].base, stream.segments[-1].end) if stream.segments else (0, 0)
-    return Place(stream.number, stream.root, stream.end, base, position)
+    return StreamPlace(stream.number, stream.root, stream.end, base, position)
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +74,7 @@ class Mirror(Streams):
 
     # Opening
 
-    def open_at(self, places: Sequence[Place], gone: Sequence[Gone] = ()) -> None:
+    def open_at(self, places: Sequence[StreamPlace], gone: Sequence[Gone] = ()) -> None:
         """Open the streams as they were at these places, whatever a crash has left or lost of what came later."""
         manifest = self._manifest
         listed = manifest.read()
@@ -97,7 +97,7 @@ class Mirror(Streams):
         self._cells.sync()
         self._journal.clear()
 
-    def _plan(self, place: Place, listed: Listed | None) -> Listed:
+    def _plan(self, place: StreamPlace, listed: Listed | None) -> Listed:
         """What a stream is to have; Damaged if something of it is missing that was synced."""
         listed = listed or Listed(place.stream, place.root)
         name = Listed(place.stream, place.root).folder
@@ -129,7 +129,7 @@ class Mirror(Streams):
         for name in strangers:
             self.on_damage(f"streams/{name} is no stream of this folder and is left alone; move it away")
 
-    def _cut(self, place: Place, listed: Listed) -> DiskStream:
+    def _cut(self, place: StreamPlace, listed: Listed) -> DiskStream:
         """A stream as it was at a place."""
         stream = self._stream(listed)
         self._files.make_folder(stream.folder)
@@ -252,7 +252,7 @@ class Mirror(Streams):
 
     # To disk
 
-    def begin_sync(self) -> tuple[list[Place], list[Gone], Mapping[str, File]]:
+    def begin_sync(self) -> tuple[list[StreamPlace], list[Gone], Mapping[str, File]]:
         """Where the streams stand, which are no more, and what has to be synced for that to be on disk; while nothing
         is given."""
         streams = self.made()

@@ -18,9 +18,9 @@ from headwater.clock import Clock, SystemClock
 from headwater.errors import Damaged, Failed, Unwritable
 from headwater.store import chain
 from headwater.store import state as rows
-from headwater.store.chain import OF_BITS, Link
+from headwater.store.chain import OF_BITS, ChainLink
 from headwater.store.files import DiskFiles, Files
-from headwater.store.linked import Linked
+from headwater.store.linked_state import Linked
 from headwater.store.permissions import check_writable, is_writable
 from headwater.store.rocksdb import (
     ADVICE,
@@ -135,9 +135,9 @@ class RocksState:
         self.losses = [msgspec.msgpack.decode(value, type=Loss) for _, value in self.scan(rows.LOSS)]
         """Every loss that is known."""
 
-    def _link(self) -> Link:
+    def _link(self) -> ChainLink:
         value = self.get(rows.CHAIN)
-        return (chain.unpack(value) if value is not None else None) or Link()
+        return (chain.unpack(value) if value is not None else None) or ChainLink()
 
     @property
     def number(self) -> int:
@@ -303,7 +303,7 @@ class RocksState:
         self._mend_logs(known, cut_after=self._synced)
         db = open_rocks(self.path)
         value = db.get(rows.CHAIN)
-        link = (chain.unpack(value) if value is not None else None) or Link()
+        link = (chain.unpack(value) if value is not None else None) or ChainLink()
         if link.number < self._synced:
             db.close()
             raise Damaged(f"writes {link.number + 1} to {self._synced} are gone from it")

@@ -15,7 +15,7 @@ from headwater.clock import to_datetime
 from headwater.errors import Damaged
 from headwater.store import chain, wal
 from headwater.store import state as rows
-from headwater.store.chain import GROUPS, Link
+from headwater.store.chain import GROUPS, ChainLink
 from headwater.store.files import Files, parent
 from headwater.store.rocksdb import ADVICE, beside, log_names
 from headwater.store.state_marks import Known
@@ -55,7 +55,7 @@ class Loss(msgspec.Struct, frozen=True):
 class Tables(NamedTuple):
     """What stands in RocksDB's tables alone."""
 
-    link: Link
+    link: ChainLink
     sequence: int
 
 
@@ -68,11 +68,11 @@ class Mended(NamedTuple):
 
 
 class _Write(NamedTuple):
-    link: Link
+    link: ChainLink
     payload: bytes
 
 
-def link_of(payload: bytes) -> Link | None:
+def link_of(payload: bytes) -> ChainLink | None:
     """The link of a write, which is its first row."""
     start = wal.WRITE.size
     if payload[start : start + 4] != bytes((wal.PUT, 1)) + rows.CHAIN + bytes((chain.LINK_BYTES,)):
@@ -92,7 +92,7 @@ def is_continuous(files: Files, path: str, known: Known) -> bool:
     return True
 
 
-def _first_link(files: Files, path: str) -> Link | None:
+def _first_link(files: Files, path: str) -> ChainLink | None:
     file = files.open(path, write=False)
     try:
         start = file.pread(wal.BLOCK_BYTES, 0)
@@ -111,7 +111,7 @@ def tables(files: Files, path: str) -> Tables:
             sequence = int(db.latest_sequence_number())
         except Exception as error:
             raise Damaged(f'the state in "{path}" cannot be read ({error}); {ADVICE}') from error
-    return Tables((chain.unpack(value) if value is not None else None) or Link(), sequence)
+    return Tables((chain.unpack(value) if value is not None else None) or ChainLink(), sequence)
 
 
 def mend_logs(files: Files, path: str, known: Known, cut_after: int | None = None) -> Mended | None:
@@ -142,7 +142,7 @@ def mend_logs(files: Files, path: str, known: Known, cut_after: int | None = Non
     return Mended(losses, torn)
 
 
-def writes_after(files: Files, path: str, base: Link, known: Known) -> tuple[list[bytes], list[Loss]]:
+def writes_after(files: Files, path: str, base: ChainLink, known: Known) -> tuple[list[bytes], list[Loss]]:
     """Every whole write of the logs that follows on a base, in their order, and those between them that are missing."""
     logs = {name: files.read(f"{path}/{name}") for name in log_names(files, path)}
     found, _ = _writes(logs, base.number)
@@ -164,11 +164,13 @@ def _writes(logs: dict[str, bytes], base: int) -> tuple[dict[int, _Write], bool]
             elif record.payload:
                 # Of a Headwater that did not number them, and so in order; each is as good as synced if one follows.
                 number = max(found, default=base) + 1 + (not record.is_next)
-                found[number] = _Write(Link(number, number - 1, before=(number - 1,) * len(GROUPS)), record.payload)
+                found[number] = _Write(
+                    ChainLink(number, number - 1, before=(number - 1,) * len(GROUPS)), record.payload
+                )
     return found, is_whole
 
 
-def _judge(found: dict[int, _Write], base: Link, known: Known) -> tuple[list[_Write], list[Loss]]:
+def _judge(found: dict[int, _Write], base: ChainLink, known: Known) -> tuple[list[_Write], list[Loss]]:
     """The writes that stay, in their order, and those that were acknowledged and are not there."""
     kept: list[_Write] = []
     losses: list[Loss] = []
@@ -186,14 +188,14 @@ def _judge(found: dict[int, _Write], base: Link, known: Known) -> tuple[list[_Wr
     return kept, losses
 
 
-def _between(before: Link, after: Link) -> Loss:
+def _between(before: ChainLink, after: ChainLink) -> Loss:
     groups = sum(1 << group for group, last in enumerate(after.before) if last > before.number)
     return Loss(
         before.number + 1, after.number - 1, before.time_us, after.time_us, groups, "bad or missing bytes in its log"
     )
 
 
-def lost_tail(before: Link, known: Known, reason: str = "its log ends too early") -> Loss:
+def lost_tail(before: ChainLink, known: Known, reason: str = "its log ends too early") -> Loss:
     """What was durable after the last write that is there."""
     groups = sum(1 << group for group, last in enumerate(known.last) if last > before.number)
     if max(known.last) < known.synced:
@@ -215,7 +217,7 @@ def _note_of(losses: list[Loss], kept: list[_Write], base: Tables, known: Known)
         sequence = max(sequence, first + count)
     changed = loss_rows(losses)
     number = max(last.number, losses[-1].last) + 1
-    link = Link(number, known.synced, last.time_us, 0, 1 << chain.OTHERS, last.last())
+    link = ChainLink(number, known.synced, last.time_us, 0, 1 << chain.OTHERS, last.last())
     pairs = [(rows.CHAIN, link.pack()), *((key, value or b"") for key, value in changed.items())]
     return wal.WRITE.pack(sequence, len(pairs)) + b"".join(wal.put(key, value) for key, value in pairs)
 
@@ -238,7 +240,7 @@ def look_at_logs(files: Files, path: str, known: Known, *, is_owned: bool) -> Se
         base = tables(files, path).link
     else:
         first = min(_writes(logs, 0)[0], default=known.synced + 1)
-        base = Link(max(known.in_tables, first - 1))
+        base = ChainLink(max(known.in_tables, first - 1))
     found, _ = _writes(logs, base.number)
     evidence = max(known.synced, base.number, *(write.link.synced for write in found.values()), 0)
     kept, losses = _judge(found, base, known._replace(synced=evidence))

@@ -17,7 +17,7 @@ import msgspec
 from headwater.errors import Damaged, NotFound
 from headwater.store import chain, snapshots, wal
 from headwater.store import state as rows
-from headwater.store.chain import Link
+from headwater.store.chain import ChainLink
 from headwater.store.files import Files
 from headwater.store.folder import STATE
 from headwater.store.rocks import RocksState
@@ -177,7 +177,7 @@ def _fill(
     restored: Restored,
 ) -> list[Loss]:
     """Write every row; answers what is older than it was."""
-    base = Link(snapshot.number, time_us=snapshot.time_us) if snapshot is not None else Link()
+    base = ChainLink(snapshot.number, time_us=snapshot.time_us) if snapshot is not None else ChainLink()
     if current is not None:
         unreadable: set[int] = set()
         restored.rows = _write_all(new, current.rows(older, unreadable))

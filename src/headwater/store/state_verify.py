@@ -13,7 +13,7 @@ import msgspec
 from headwater.errors import Failed
 from headwater.store import chain
 from headwater.store import state as rows
-from headwater.store.chain import GROUPS, Link
+from headwater.store.chain import GROUPS, ChainLink
 from headwater.store.files import Files
 from headwater.store.rocks import RocksReader
 from headwater.store.rocksdb import beside, scan_rocks
@@ -102,13 +102,13 @@ def _read_beside(path: str, decoders: Mapping[bytes, Decode], known: Known, repo
         state.close()
 
 
-def link_in(state: RocksReader) -> Link:
+def link_in(state: RocksReader) -> ChainLink:
     """The link of the last write that can be seen."""
     try:
         value = state.get(rows.CHAIN)
     except Failed:
-        return Link()  # told by whoever reads all of it
-    return (chain.unpack(value) if value is not None else None) or Link()
+        return ChainLink()  # told by whoever reads all of it
+    return (chain.unpack(value) if value is not None else None) or ChainLink()
 
 
 def _read(
@@ -117,7 +117,7 @@ def _read(
     known: Known,
     report: StateReport,
 ) -> None:
-    link = Link()
+    link = ChainLink()
     bad: list[str] = []
     for kind in (bytes((byte,)) for byte in range(256)):
         decode = decoders.get(kind)

@@ -38,7 +38,7 @@ HEADERS_MAX = 10_000
 LETTERS_MAX = 1_000
 """Dead letters that one request mends."""
 MOMENTS_MAX = 16
-Place = int | tuple[str, int]
+LetterPlace = int | tuple[str, int]
 """An offset, or a root and an offset in it; none is negative, which `_check_places` sees to.
 
 Not of U64: a union of a number with a `Meta` and a tuple of fixed length makes msgspec 0.22 crash the interpreter at
@@ -46,7 +46,7 @@ the next garbage collection.
 """
 
 
-def _check_places(places: Iterable[Place]) -> None:
+def _check_places(places: Iterable[LetterPlace]) -> None:
     for place in places:
         offset = place if isinstance(place, int) else place[1]
         if offset < 0:
@@ -338,7 +338,7 @@ class DeadLetters(Request[list[DeadLetter]], frozen=True, kw_only=True):
     """What a subscription gave up on; with an offset, that one; else a page of them, after a root and an offset."""
 
     id: str
-    offset: Place | None = None
+    offset: LetterPlace | None = None
     after: tuple[str, int] | None = None
     limit: U32 | None = None
 
@@ -350,7 +350,7 @@ class Redrive(Change[int], frozen=True, kw_only=True):
     """Redeliver dead letters to their subscription."""
 
     id: str
-    offsets: tuple[Place, ...] | None = None
+    offsets: tuple[LetterPlace, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_places(self.offsets or ())
@@ -385,7 +385,7 @@ class DropDeadLetters(Change[int], frozen=True, kw_only=True):
     """Forget dead letters."""
 
     id: str
-    offsets: tuple[Place, ...] | None = None
+    offsets: tuple[LetterPlace, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_places(self.offsets or ())

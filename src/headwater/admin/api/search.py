@@ -12,7 +12,7 @@ from headwater.admin.api.cursor import Cursor
 from headwater.admin.api.dependencies import Asking, Broker, Limit, Moment, needs
 from headwater.admin.api.messages import After, Filter, MessagesPage, Since
 from headwater.admin.api.payload import shown_message
-from headwater.admin.search.aside import Told
+from headwater.admin.search.process import Told
 from headwater.admin.search.searches import Searches
 from headwater.clock import from_datetime
 from headwater.topics.name import check_filter

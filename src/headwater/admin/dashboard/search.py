@@ -11,7 +11,7 @@ from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, telling
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.messages import headers_text, show_message
-from headwater.admin.search.aside import Found, Told
+from headwater.admin.search.process import Found, Told
 from headwater.admin.search.search import Progress
 from headwater.clock import from_datetime
 from headwater.errors import Malformed

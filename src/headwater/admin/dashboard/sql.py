@@ -10,7 +10,7 @@ from nicegui import ui
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.charts import COLOURS, MUTED
 from headwater.admin.dashboard.frame import Frame, heading, panel, telling
-from headwater.admin.query.aside import Answered
+from headwater.admin.query.process import Answered
 
 ROWS = 500
 """Rows that are listed."""

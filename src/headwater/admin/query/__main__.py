@@ -2,6 +2,6 @@
 
 import sys
 
-from headwater.admin.query.aside import run
+from headwater.admin.query.process import run
 
 sys.exit(run())

@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from headwater.admin.gate import Caller
-from headwater.admin.query.aside import LINE_BYTES_MAX, Answered, Told
+from headwater.admin.query.process import LINE_BYTES_MAX, Answered, Told
 from headwater.arrow import check_installed
 from headwater.errors import Failed, NotAllowed, QuotaExceeded, TimedOut
 from headwater.log.root import CLOSED

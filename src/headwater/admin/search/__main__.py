@@ -2,6 +2,6 @@
 
 import sys
 
-from headwater.admin.search.aside import run
+from headwater.admin.search.process import run
 
 sys.exit(run())

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import msgspec
 
-from headwater.admin.search.aside import LINE_BYTES_MAX, Found, Said, Told
+from headwater.admin.search.process import LINE_BYTES_MAX, Found, Said, Told
 from headwater.admin.search.search import Progress, Search
 from headwater.arrow.source import Readable
 from headwater.errors import Failed, QuotaExceeded

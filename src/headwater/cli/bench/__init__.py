@@ -193,7 +193,7 @@ def _part(name: str, *given: object) -> Part:
 
 def _elsewhere(name: str, url: str, amount: float) -> Part:
     """The same of a broker that runs, over the wire."""
-    from headwater.cli.bench.served.elsewhere import measure
+    from headwater.cli.bench.served.running_broker import measure
 
     return name, partial(measure, name, url, amount)
 

@@ -22,7 +22,8 @@ from headwater.cli import pipeline
 from headwater.cli.following import pause
 from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import HeadwaterError
-from headwater.serving.pipelines import RESTART_S, STEADY_S, Told, words_of
+from headwater.serving.child import STEADY_S
+from headwater.serving.pipelines import RESTART_S, Told, words_of
 from headwater.wire.administration import Job
 
 RUNNING, WAITING, DONE = "running", "waiting", "done"

@@ -44,7 +44,7 @@ from headwater.spark import plan
 from headwater.spark.history import SCHEMA, offsets_json
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.pipelines.attempts import attempt_of, teaching, write
-from headwater.spark.pipelines.laid_out import laid_out
+from headwater.spark.pipelines.row_layout import laid_out
 from headwater.spark.reading import open_log
 from headwater.spark.served import connect
 from headwater.spark.spans import Extent, Log
