@@ -150,7 +150,7 @@ def test_a_forgotten_live_subscription_hears_no_more(tmp_path: Path) -> None:
         live = bus.subscribe("home/#")
         bus.publish("home/a", b"x")
         assert [message.payload for message in live.batch(10, WAIT_S)] == [b"x"]
-        assert len(bus.core._live) == 1
+        assert len(bus.core.live) == 1
 
 
 def test_a_forgotten_bus_lets_go_of_its_folder(tmp_path: Path) -> None:

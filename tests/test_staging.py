@@ -167,7 +167,7 @@ def test_retention_does_not_reach_what_is_staged():
     with headwater.open(":memory:", config) as bus:
         for part in range(8):
             bus.stage("p", 1, [("a", b"x" * 20_000)], part=str(part))
-        bus.core.upkeep._round()
+        bus.core.upkeep.go_round()
         assert bus.commit_stage("p", 1, [str(part) for part in range(8)]) == {"a": (1, 8)}
 
 
@@ -185,7 +185,7 @@ def test_what_is_staged_and_never_committed_is_dropped_in_time_while_the_bus_is_
         clock.advance(60)
         bus.stage("new", 1, [("a", b"new")], part="x")
         clock.advance(60)
-        bus.core.upkeep._round()
+        bus.core.upkeep.go_round()
         with pytest.raises(NotFound):
             bus.commit_stage("old", 1, ["x"])
         bus.commit_stage("new", 1, ["x"])

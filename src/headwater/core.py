@@ -150,7 +150,8 @@ class Core:
         self._closed = False
         self.takes_writes = not read_only
         """Whether `check_open` has nothing to say to whoever writes."""
-        self._live: dict[Live | Ear | Bell | Replies, None] = {}
+        self.live: dict[Live | Ear | Bell | Replies, None] = {}
+        """Those who listen or read, and end with it."""
         self._consumers: dict[Ticket, Subscriber] = {}
         self._forgotten: deque[Live | Ear | Bell] = deque()
         """Of readers that were garbage-collected, or that left while nothing is done: removed with the next one, or in
@@ -413,7 +414,7 @@ class Core:
 
     def awaits(self, topic: str) -> bool:
         """Whether this process waits for answers on a topic."""
-        return any(isinstance(one, Replies) and one.topic == topic for one in tuple(self._live))
+        return any(isinstance(one, Replies) and one.topic == topic for one in tuple(self.live))
 
     def store(self, item: Publish) -> Receipt:
         """Store a message that was checked; returns once it is on disk."""
@@ -463,7 +464,7 @@ class Core:
         def join() -> None:
             self._let_go()
             self.dispatcher.listeners.listen(filter, listener, owner)
-            self._live[listener] = None
+            self.live[listener] = None
 
         self.roots.commit.run(join)
 
@@ -525,11 +526,11 @@ class Core:
         """Remove listeners of readings that were garbage-collected; in the committing role."""
         while self._forgotten:
             bell = self._forgotten.popleft()
-            self._live.pop(bell, None)
+            self.live.pop(bell, None)
             self.dispatcher.listeners.leave(bell)
 
     def _leave(self, reader: Live | Ear | Bell) -> None:
-        self._live.pop(reader, None)
+        self.live.pop(reader, None)
         if self._closed or (self.is_read_only and not self._is_fed):
             return
         try:
@@ -550,7 +551,7 @@ class Core:
     def _end_live(self) -> None:
         for subscriber in tuple(self._consumers.values()):
             subscriber.end()
-        for reader in tuple(self._live):
+        for reader in tuple(self.live):
             if isinstance(reader, Live):
                 reader.end(BUS_CLOSED)
             else:

@@ -204,13 +204,13 @@ class Upkeep:
         self._timers.set("round", due_us, lambda: self._begin("", None))
 
     def _round(self) -> None:
-        """Look at everything that gets old."""
         try:
-            self._go_round()
+            self.go_round()
         finally:
             self._arm_round()
 
-    def _go_round(self) -> None:
+    def go_round(self) -> None:
+        """Look at everything that gets old."""
         now_us = self._clock.now_us()
         run = self._roots.commit.run
         try:

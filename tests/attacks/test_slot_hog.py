@@ -54,7 +54,7 @@ def test_one_address_has_no_more_than_its_share_of_handshakes():
             hogs[-1].settimeout(PATIENCE_S)
             assert b"handshakes_per_address_max" in hogs[-1].recv(4096)
         served.until(lambda: len(served.server.listener.connections) == 2 * SLOTS)
-        assert not served.server.listener._greeting_by_network
+        assert not served.server.listener.greeting_by_network
 
 
 def test_an_address_that_is_through_with_its_handshakes_may_begin_others():
@@ -72,15 +72,15 @@ def test_tls_that_is_not_through_has_a_place_among_the_handshakes(tmp_path: Path
     with Served(auth="scram", tls_certificate=mine, tls_key=key, mqtt_tls_port=0, **limits) as served:
         served.client("ann")
         with taken(served.server.port) as hogs:
-            served.until(lambda: served.server.listener._arriving_by_network == {HOG: SHARE}, "a full share")
+            served.until(lambda: served.server.listener.arriving_by_network == {HOG: SHARE}, "a full share")
             hogs[-1].settimeout(PATIENCE_S)
             assert hogs[-1].recv(1) == b""  # there is nobody to talk to before TLS is through
             assert hogs[0].fileno() >= 0
             context = ssl.create_default_context(cafile=authority.path)
             for _ in range(SLOTS):
                 served.peer("ann", tls=context)
-        served.until(lambda: not served.server.listener._arriving_by_network, "the end of the hog")
-        assert served.call(lambda: served.server.listener._arriving) == 0
+        served.until(lambda: not served.server.listener.arriving_by_network, "the end of the hog")
+        assert served.call(lambda: served.server.listener.arriving) == 0
 
 
 def test_tls_that_does_not_get_through_ends_in_time(tmp_path: Path):
@@ -98,7 +98,7 @@ def test_tls_that_does_not_get_through_ends_in_time(tmp_path: Path):
             with suppress(ConnectionError):
                 while hog.recv(4096):
                     pass
-        served.until(lambda: not served.server.listener._arriving)
+        served.until(lambda: not served.server.listener.arriving)
 
 
 def test_those_who_come_through_a_tunnel_have_the_share_of_their_own_address(tmp_path: Path):

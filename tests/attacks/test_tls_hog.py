@@ -50,18 +50,18 @@ def test_one_with_tls_counts_as_several(running: Running, context: ssl.SSLContex
         for _ in range(SLOTS // TLS_WEIGHT):
             if is_through:
                 running.connect(tls=context)
-                running.until(lambda: listener._arriving == 0)
+                running.until(lambda: listener.arriving == 0)
             else:
                 stack.enter_context(hog(running))
-        running.until(lambda: listener._greeting_weight + listener._arriving_weight == SLOTS)
+        running.until(lambda: listener.greeting_weight + listener.arriving_weight == SLOTS)
         with pytest.raises((OSError, HeadwaterError, Ended)):
             running.connect(tls=context).shake("ann", "a secret")
         for peer in running._peers:
             peer.close()
-    running.until(lambda: listener._greeting_weight + listener._arriving_weight == 0)
+    running.until(lambda: listener.greeting_weight + listener.arriving_weight == 0)
     running.peer("ann", tls=context).publish("home/a")
-    assert running.call(lambda: listener._greeting_weight) == 0
-    assert not running.call(lambda: listener._greeting_by_network)
+    assert running.call(lambda: listener.greeting_weight) == 0
+    assert not running.call(lambda: listener.greeting_by_network)
 
 
 def test_their_memory_is_given_back_when_they_have_gone(
@@ -77,12 +77,12 @@ def test_their_memory_is_given_back_when_they_have_gone(
     assert not given, "nobody has left"
     hog(running).close()
     running.connect(tls=context).close()
-    running.until(lambda: listener._tls_left == 2)
+    running.until(lambda: listener.tls_left == 2)
     running.run(wait_for_a_sweep(running))
     assert not given
     hog(running).close()
     running.until(lambda: given)
-    assert listener._tls_left == 0
+    assert listener.tls_left == 0
 
 
 async def wait_for_a_sweep(running: Running) -> None:

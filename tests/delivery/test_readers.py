@@ -84,10 +84,10 @@ def test_a_reader_that_comes_no_more_is_given_up(tmp_path: Path) -> None:
         for _ in range(3):
             clock.advance(1800)
             leave(tmp_path, 1)
-            bus.core.roots.commit.run(bus.core.upkeep._go_round)
+            bus.core.roots.commit.run(bus.core.upkeep.go_round)
         assert retain(bus) == 1, "it came again and again"
         clock.advance(3700)
-        bus.core.roots.commit.run(bus.core.upkeep._go_round)
+        bus.core.roots.commit.run(bus.core.upkeep.go_round)
         assert bus.subscriptions() == []
         assert [event.kind for event in bus.events()] == ["expired"]
         assert retain(bus) > 1

@@ -363,7 +363,7 @@ def test_a_reading_that_was_forgotten_is_told_of_nothing_any_more(bus: Bus) -> N
         publish(bus, 1)
         assert offsets(reading.batch(1)) == [2]
     assert listeners(bus) == before
-    assert not bus.core._live
+    assert not bus.core.live
 
 
 def test_it_is_let_go_of_in_time_when_nobody_reads_again(bus: Bus, clock: ManualClock) -> None:
@@ -372,7 +372,7 @@ def test_it_is_let_go_of_in_time_when_nobody_reads_again(bus: Bus, clock: Manual
     holder.append(holder)  # a cycle
     del holder
     gc.collect()
-    bus.core.roots.commit.run(bus.core.upkeep._go_round)
+    bus.core.roots.commit.run(bus.core.upkeep.go_round)
     assert listeners(bus) == before
 
 

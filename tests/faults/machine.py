@@ -27,6 +27,7 @@ from headwater.config import KIB, Config
 from headwater.errors import HeadwaterError
 from headwater.store.batch import Seed
 from headwater.store.folder import check
+from headwater.store.stream import DiskStream
 
 FOLDER = "data"
 PATIENCE_S = 60.0
@@ -169,6 +170,13 @@ class Machine:
         folder = next(name for name in self.files.list(f"{FOLDER}/streams") if name.endswith(f"-{root}"))
         path = f"{FOLDER}/streams/{folder}"
         return [f"{path}/{name}" for name in self.files.list(path) if name.endswith(".log")]
+
+
+def stream_of(bus: Bus, root: str) -> DiskStream:
+    """The stream of a root that the bus has."""
+    stream = bus.core.data.streams.get(root)
+    assert stream is not None
+    return stream
 
 
 def same_time(clock: ManualClock) -> ManualClock:

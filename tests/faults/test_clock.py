@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from faults.machine import SMALL, Machine
+from faults.machine import SMALL, Machine, stream_of
 from faults.oracle import Oracle, read, read_all
 from headwater.bus import Bus
 from headwater.clock import SECOND_US
@@ -167,7 +167,7 @@ def test_append_times_never_decrease_over_a_restart(machine: Machine, oracle: Or
     bus = machine.open()
     before = max(oracle.publish(bus, "a/x").time_us for _ in range(3))
     if "roll" in end:
-        bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
+        bus.core.roots.commit.run(stream_of(bus, "a").roll)
     if end == "crash":
         machine = machine.after_crash(0, "none", "none")
     else:
@@ -235,5 +235,5 @@ def test_a_day_that_really_passes_counts(machine: Machine, oracle: Oracle) -> No
     assert read(bus.replay("a/#"))[0] == []
     assert payloads(read(bus.replay("b/#"))[0]) == [b"late"]
     bus.core.upkeep.join()  # retention has a thread of its own
-    assert bus.core.roots._roots["c"].stream.first_offset > 1
+    assert stream_of(bus, "c").first_offset > 1
     assert [event for event in bus.events() if event.kind == "clock"] == []

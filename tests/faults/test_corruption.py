@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from faults.faulty_files import FaultyFiles
-from faults.machine import FOLDER, SMALL, Machine
+from faults.machine import FOLDER, SMALL, Machine, stream_of
 from faults.oracle import Found, Oracle, read
 from headwater.bus import Bus
 from headwater.config import Config
@@ -234,7 +234,7 @@ def test_a_flip_in_what_recovery_does_not_look_at_is_found_when_it_is_read(oracl
     machine = copy_of(written(oracle))
     bus = machine.open()
     if where == "a closed segment":
-        bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
+        bus.core.roots.commit.run(stream_of(bus, "a").roll)
         oracle.publish(bus, "a/x")
     bus.core.roots.checkpoints.make_all()
     machine.stop()
@@ -392,7 +392,7 @@ def test_a_flip_in_an_index_is_healed_whatever_it_says(oracle: Oracle) -> None:
     for _ in range(4):
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
-    bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
+    bus.core.roots.commit.run(stream_of(bus, "a").roll)
     for _ in range(4):
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
@@ -415,7 +415,7 @@ def test_an_index_that_is_cut_anywhere_is_healed(oracle: Oracle) -> None:
         times += [receipt.time_us for receipt in oracle.publish_many(bus, ["a/x", "a/y"])]
         machine.clock.advance(1)
         if count == 3:
-            bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
+            bus.core.roots.commit.run(stream_of(bus, "a").roll)
     machine.close(bus)
     indexes = [path.replace(".log", ".idx") for path in machine.segments("a")]
     for index, length in [(index, len(machine.files.read(index))) for index in indexes]:

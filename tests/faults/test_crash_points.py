@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from faults.faulty_files import Crash, Keep
-from faults.machine import FOLDER, SMALL, Machine
+from faults.machine import FOLDER, SMALL, Machine, stream_of
 from faults.oracle import Oracle
 from faults.workload import Workload
 from headwater.bus import Bus
@@ -275,7 +275,7 @@ def test_streams_that_lost_more_than_the_state_say_so_and_use_no_offset_twice(ma
     for _ in range(10):
         oracle.publish(bus, "a/x", 100)
     bus.core.roots.checkpoints.make()
-    index = bus.core.data.streams._by_root["a"].segments[-1].index
+    index = stream_of(bus, "a").segments[-1].index
     assert index is not None
     position = index.positions[6]
     after = machine.after_crash(0, "none", "none")
@@ -319,7 +319,7 @@ def test_retention_deletes_the_oldest_or_not_and_deletes_it_again(oracle: Oracle
     bus = machine.open()
     for _ in range(20):
         oracle.publish(bus, "a/x", 20_000)
-    root = bus.core.roots._roots["a"]
+    root = next(root for root in bus.core.roots.all() if root.name == "a")
     bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))
     assert root.stream.first_offset > 1
     machine.stop()
@@ -327,7 +327,7 @@ def test_retention_deletes_the_oldest_or_not_and_deletes_it_again(oracle: Oracle
         bus = after.open()
         if disk != "random":  # a disk that deletes the second file and keeps the first is not to be had
             oracle.check(bus, trimmed=True)
-        root = bus.core.roots._roots["a"]
+        root = next(root for root in bus.core.roots.all() if root.name == "a")
         bus.core.roots.commit.run(lambda: bus.core.upkeep.retain(root))  # noqa: B023  # run at once
         assert oracle.check(bus, trimmed=True).messages["a"][0].offset == root.stream.first_offset > 1
         again = oracle.fork()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from faults.machine import FOLDER, SMALL, Machine
+from faults.machine import FOLDER, SMALL, Machine, stream_of
 from faults.oracle import Oracle
 from faults.test_corruption import copy_of
 from headwater.bus import Bus
@@ -79,7 +79,7 @@ def written() -> Iterator[Written]:
             oracle.publish_many(bus, ["a/x", "a/y"])
             machine.clock.advance(1)
         if segment + 1 < SEGMENTS:
-            bus.core.roots.commit.run(bus.core.data.streams._by_root["a"].roll)
+            bus.core.roots.commit.run(stream_of(bus, "a").roll)
     said = everything(bus)
     assert len(said) == 2 * BATCHES * SEGMENTS
     machine.close(bus)
@@ -103,7 +103,7 @@ def test_whatever_an_index_file_holds_every_message_is_served(written: Written, 
         assert report.is_whole, told
         bus = after.open()
         assert everything(bus) == said, told
-        stream = bus.core.data.streams._by_root["a"]
+        stream = stream_of(bus, "a")
         for offset in range(1, len(said) + 1):
             (found,) = stream.read(offset, 1)
             assert isinstance(found, Batch), told

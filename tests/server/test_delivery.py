@@ -472,7 +472,7 @@ def test_messages_that_are_gone_are_a_gap_that_is_told_once_and_passed():
         peer.subscribe(1, "a", kind="named", id="s", credit=0)
         for number in range(40):
             running.bus.publish("a", b"%d" % number + bytes(20_000))
-        running.bus.core.upkeep._round()
+        running.bus.core.upkeep.go_round()
         peer.credit(1)
         notice = peer.notice(1)
         assert notice.what == "gap"

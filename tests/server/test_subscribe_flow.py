@@ -326,7 +326,7 @@ def test_a_session_with_hundreds_of_subscriptions_comes_goes_and_ends_like_any_o
             peer.finish(number, requests.Subscribe)
         peer.close()
         running.until(lambda: running.server.sessions.waits(peer.session))
-        running.until(lambda: not running.bus.core._live, "that live subscriptions are gone")
+        running.until(lambda: not running.bus.core.live, "that live subscriptions are gone")
         running.bus.publish_many([(f"a/{n}", b"x") for n in range(1, 101)])
         back = running.peer("ann", session=peer.session)
         for n in range(1, 101, 2):

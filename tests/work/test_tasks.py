@@ -186,7 +186,7 @@ def test_what_is_behind_a_message_that_its_handler_acked_is_handled_at_once(
         async def handle(message: Message) -> None:
             seen.append(message.offset)
             if message.offset == 1:  # until all others can be taken at once
-                bus._workers._pool._roster.queues[0].pace.size = 6
+                bus._workers.pool.roster.queues[0].pace.size = 6
                 while isinstance(bus, Client) and ((await bus.subscriptions())[0].in_flight or 0) < 6:  # noqa: ASYNC110  # the same
                     await asyncio.sleep(0.01)
             elif message.offset == 2:
@@ -281,7 +281,7 @@ def test_handlers_are_registered_before_the_bus_is_open_and_while_it_runs(tmp_pa
 
     async def work() -> None:
         async with asyncio.timeout(60), bus as opened, running(opened):
-            await until(lambda: opened._workers._pool is not None and bool(opened._workers._pool._tasks))
+            await until(lambda: opened._workers.pool is not None and bool(opened._workers.pool._tasks))
             opened.consume("b/#", second, id="t", start="earliest")
             await opened.publish("a/1", b"")
             await opened.publish("b/1", b"")

@@ -278,7 +278,7 @@ def test_it_ends_when_no_subscription_is_left(bus: Any) -> None:
     with running(bus):
         until(lambda: seen == [1])
         until(lambda: lag(bus) == 0)
-        ended = threading.Thread(target=bus._workers._pool.wait)
+        ended = threading.Thread(target=bus._workers.pool.wait)
         ended.start()
         bus.unsubscribe("s")
         ended.join(WAIT_S)
@@ -301,7 +301,7 @@ def test_close_finishes_what_is_begun_and_gives_back_what_is_not(tmp_path: Path)
             assert begun.wait(WAIT_S)
             closing = threading.Thread(target=bus.close)
             closing.start()
-            until(lambda: bus._workers._pool is None or bus._workers._pool._is_stopping)
+            until(lambda: bus._workers.pool is None or bus._workers.pool.is_stopping)
             go.set()
             closing.join(WAIT_S)
             assert not closing.is_alive()
@@ -316,7 +316,7 @@ def test_a_handler_may_close_its_bus(tmp_path: Path) -> None:
         publish(bus, 3)
         bus.consume("a/#", lambda _: bus.close(), id="s", start="earliest")
         with running(bus):
-            until(lambda: bus._workers._pool is None)
+            until(lambda: bus._workers.pool is None)
 
 
 def test_what_waits_behind_a_slow_message_keeps_its_time(bus: Any) -> None:
@@ -331,8 +331,8 @@ def test_what_waits_behind_a_slow_message_keeps_its_time(bus: Any) -> None:
     bus.consume("a/#", handle, id="s", start="earliest", ack_timeout_s=1, order="key", workers=1)
     # As if its handler had been quick until now: all six are taken at once.
     with running(bus) as shift:
-        until(lambda: bus._workers._pool is not None and bool(bus._workers._pool._roster.queues))
-        bus._workers._pool._roster.queues[0].pace.size = 6
+        until(lambda: bus._workers.pool is not None and bool(bus._workers.pool.roster.queues))
+        bus._workers.pool.roster.queues[0].pace.size = 6
         until(lambda: len(seen) >= 6 and lag(bus) == 0)
     assert seen == [(offset, 1) for offset in range(1, 7)]
     assert shift.tally()["done"] == 6
@@ -363,7 +363,7 @@ def test_what_came_again_while_a_handler_took_too_long_is_handled_at_once(bus: A
     def handle(message: Message) -> None:
         seen.append((message.offset, message.attempt))
         if len(seen) == 1:
-            jobs = bus._workers._pool._roster.queues[0]._jobs
+            jobs = bus._workers.pool.roster.queues[0]._jobs
             until(lambda: any(one.attempt == 2 for job in jobs for one in tuple(job.messages)))
 
     bus.consume("a/#", handle, id="s", start="earliest", order="key", workers=2, ack_timeout_s=0.5, retry_delay_s=0)
@@ -387,7 +387,7 @@ def test_what_is_behind_a_message_that_its_handler_acked_is_handled_at_once(
     def handle(message: Message) -> None:
         seen.append(message.offset)
         if message.offset == 1:  # until all others can be taken at once
-            bus._workers._pool._roster.queues[0].pace.size = 6
+            bus._workers.pool.roster.queues[0].pace.size = 6
             until(lambda: isinstance(bus, headwater.bus.Bus) or bus.subscriptions()[0].in_flight == 6)
         elif message.offset == 2:
             message.ack()
@@ -494,8 +494,8 @@ def test_a_worker_outlives_what_nobody_expects(bus: Any, caplog: Any) -> None:
     seen: list[int] = []
     bus.consume("a/#", lambda message: seen.append(message.offset), id="s", start="earliest")
     with running(bus, workers=1):
-        until(lambda: bus._workers._pool is not None and bool(bus._workers._pool._roster.queues))
-        queue = bus._workers._pool._roster.queues[0]
+        until(lambda: bus._workers.pool is not None and bool(bus._workers.pool.roster.queues))
+        queue = bus._workers.pool.roster.queues[0]
         poll = queue._poll
 
         def fails_once(size: int) -> Any:

@@ -77,17 +77,17 @@ class Listener:
         self._connections: dict[Connection, None] = {}  # in the order in which they came
         self._greeting: dict[Connection, None] = {}
         self._by_network: Counter[str] = Counter()
-        self._greeting_by_network: Counter[str] = Counter()
-        self._greeting_weight = 0
+        self.greeting_by_network: Counter[str] = Counter()
+        self.greeting_weight = 0
         """Of those that are not registered, as many as they count as;"""
-        self._arriving_weight = 0
+        self.arriving_weight = 0
         """the same of those whose TLS is not through, or who have yet to say whose they are."""
-        self._tls_left = 0
+        self.tls_left = 0
         """Connections with TLS that have left unregistered since memory was given back."""
         self._given_back_s = loop.time()
-        self._arriving = 0
+        self.arriving = 0
         """Those that are accepted, and not connected yet;"""
-        self._arriving_by_network: Counter[str] = Counter()
+        self.arriving_by_network: Counter[str] = Counter()
         """of those, the ones that count."""
         self._when_room: list[Callable[[], None]] = []
         self._is_draining = False
@@ -115,7 +115,7 @@ class Listener:
     @property
     def has_room(self) -> bool:
         """Whether one more may be accepted, if only to be told that there are too many."""
-        return len(self._connections) + self._arriving < self.serving.connections_max + REFUSED_AT_ONCE_MAX
+        return len(self._connections) + self.arriving < self.serving.connections_max + REFUSED_AT_ONCE_MAX
 
     # Coming and going
 
@@ -134,25 +134,25 @@ class Listener:
         said, and too many wait for that: others are connected, and told that there are too many."""
         serving = self.serving
         if weight:
-            greeting = self._greeting_by_network[network] + self._arriving_by_network[network]
+            greeting = self.greeting_by_network[network] + self.arriving_by_network[network]
             if (
-                self._greeting_weight + self._arriving_weight + weight > serving.handshakes_max
+                self.greeting_weight + self.arriving_weight + weight > serving.handshakes_max
                 or greeting + weight > serving.handshakes_per_address_max
             ):
                 self._counts.refuse(QuotaExceeded.code)
                 return False
-            self._arriving_by_network[network] += weight
-            self._arriving_weight += weight
-        self._arriving += 1
+            self.arriving_by_network[network] += weight
+            self.arriving_weight += weight
+        self.arriving += 1
         return True
 
     def on_arrived(self, network: str, weight: int) -> None:
         """Somebody is connected, or has gone before that."""
-        self._arriving -= 1
+        self.arriving -= 1
         if weight:
-            self._less(self._arriving_by_network, network, weight)
-            self._arriving_weight -= weight
-        self._tls_left += weight == TLS_WEIGHT  # less one if it is connected
+            self._less(self.arriving_by_network, network, weight)
+            self.arriving_weight -= weight
+        self.tls_left += weight == TLS_WEIGHT  # less one if it is connected
         self._look_for_room()
 
     def on_connection(self, connection: Connection) -> None:
@@ -168,9 +168,9 @@ class Listener:
         self._look_soon()
         self._by_network[connection.network] += 1
         weight = weight_of(connection)
-        self._greeting_by_network[connection.network] += weight
-        self._greeting_weight += weight
-        self._tls_left -= connection.has_tls
+        self.greeting_by_network[connection.network] += weight
+        self.greeting_weight += weight
+        self.tls_left -= connection.has_tls
         serving = self.serving
         if connection.is_inner:
             return
@@ -178,7 +178,7 @@ class Listener:
             connection.say_goodbye(QuotaExceeded("the server is stopping; connect again in a while"), reconnect=True)
         elif len(self._connections) > serving.connections_max:
             connection.refuse(QuotaExceeded("the server has as many connections as it takes (connections_max)"))
-        elif self._greeting_weight > serving.handshakes_max:
+        elif self.greeting_weight > serving.handshakes_max:
             connection.refuse(QuotaExceeded("too many are connecting at once (handshakes_max); try again in a while"))
         elif not connection.is_passed_on:
             self._check_share(connection)
@@ -187,16 +187,16 @@ class Listener:
         """A connection that another process passes on comes from this address."""
         self._less(self._by_network, connection.network)
         weight = weight_of(connection)
-        self._less(self._greeting_by_network, connection.network, weight)
+        self._less(self.greeting_by_network, connection.network, weight)
         connection.address, connection.network = address, network_of(address)
         self._by_network[connection.network] += 1
-        self._greeting_by_network[connection.network] += weight
+        self.greeting_by_network[connection.network] += weight
         self._check_share(connection)
 
     def _check_share(self, connection: Connection) -> None:
         """Refuse it if its network has more than its share."""
         serving, network = self.serving, connection.network
-        if self._greeting_by_network[network] > serving.handshakes_per_address_max:
+        if self.greeting_by_network[network] > serving.handshakes_per_address_max:
             connection.refuse(
                 QuotaExceeded(
                     "too many are connecting at once from your address (handshakes_per_address_max); "
@@ -218,8 +218,8 @@ class Listener:
             return False
         del self._greeting[connection]
         weight = weight_of(connection)
-        self._greeting_weight -= weight
-        self._less(self._greeting_by_network, connection.network, weight)
+        self.greeting_weight -= weight
+        self._less(self.greeting_by_network, connection.network, weight)
         return True
 
     def on_lost(self, connection: Connection) -> None:
@@ -230,7 +230,7 @@ class Listener:
         self.turns.forget(connection)
         is_stranger = self._end_greeting(connection)
         self._counts.handshakes_failed += is_stranger
-        self._tls_left += is_stranger and connection.has_tls
+        self.tls_left += is_stranger and connection.has_tls
         self._less(self._by_network, connection.network)
         if connection.session is not None:
             connection.session.on_lost(connection)
@@ -281,8 +281,8 @@ class Listener:
                 connection.refuse(TimedOut(f"the handshake took longer than {serving.handshake_s:g} s (handshake_s)"))
         for connection in tuple(self._connections):
             connection.sweep(now_s)
-        if self._tls_left >= LEFT_MIN and now_s >= self._given_back_s + GIVE_BACK_S:
-            self._tls_left, self._given_back_s = 0, now_s
+        if self.tls_left >= LEFT_MIN and now_s >= self._given_back_s + GIVE_BACK_S:
+            self.tls_left, self._given_back_s = 0, now_s
             self.loop.run_in_executor(None, give_back)
 
     def _look_for_hung_up(self) -> None:

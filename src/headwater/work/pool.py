@@ -97,13 +97,13 @@ class Pool:
         self._subscribe = subscribe
         self._clock = clock
         self._size = workers
-        self._roster = Roster()
+        self.roster = Roster()
         self._lock = threads.RLock()
         """Of the roster; a signal's handler may run where its thread has it."""
         self._ready = threads.Condition(self._lock)
         self._ending = threads.Condition(self._lock)
         self._idle = 0
-        self._is_stopping = False
+        self.is_stopping = False
         self._acks: list[Acks] = []
         """Of each worker."""
         self._over = threads.Event()
@@ -116,14 +116,14 @@ class Pool:
 
     def add(self, handler: Handler) -> None:
         """Subscribe for a handler, and have its messages handled; one that was defined again goes on with them."""
-        known = self._roster.of(handler)
+        known = self.roster.of(handler)
         if known is not None:
             known.handler = handler
             return
         reader = self._subscribe(**handler.asked)
         queue = Queue(handler, reader, lambda size: reader.batch(size, 0), self._size)
         with self._lock:
-            self._roster.add(queue)
+            self.roster.add(queue)
         reader.add_waker(lambda: self._wake(queue))
         self._wake(queue)
 
@@ -133,9 +133,9 @@ class Pool:
         try:
             for thread in self._threads:
                 thread.start()
-            while not self._is_stopping and not self._roster.is_over:
+            while not self.is_stopping and not self.roster.is_over:
                 with self._ending:
-                    if not self._is_stopping:
+                    if not self.is_stopping:
                         self._clock.wait(self._ending, self._tick_us)
                 self._tick()
             self.stop()
@@ -146,12 +146,12 @@ class Pool:
         finally:
             self.close()
         seconds = (self._clock.monotonic_us() - began_us) / SECOND_US
-        return Shift(seconds, [queue.tally for queue in self._roster.queues])
+        return Shift(seconds, [queue.tally for queue in self.roster.queues])
 
     def stop(self) -> None:
         """Take no more; from any thread, and from a signal's handler."""
         with self._lock:
-            self._is_stopping = True
+            self.is_stopping = True
             self._ready.notify_all()
             self._ending.notify_all()
 
@@ -166,7 +166,7 @@ class Pool:
         if self._over.is_set():
             return
         try:
-            for queue in self._roster.queues:
+            for queue in self.roster.queues:
                 try:
                     queue.reader.close()
                 except HeadwaterError as error:
@@ -181,7 +181,7 @@ class Pool:
         if queue.is_queued:  # whoever takes it from the line looks after this
             return
         with self._lock:
-            if self._roster.wake(queue) and self._idle:
+            if self.roster.wake(queue) and self._idle:
                 self._ready.notify()
 
     def _work(self) -> None:
@@ -190,9 +190,9 @@ class Pool:
         self._acks.append(acks)
         while True:
             with self._lock:
-                queue = None if self._is_stopping else self._roster.next()
+                queue = None if self.is_stopping else self.roster.next()
                 if queue is None and not acks.under_way:
-                    if self._is_stopping:
+                    if self.is_stopping:
                         return
                     self._idle += 1
                     self._ready.wait()
@@ -221,7 +221,7 @@ class Pool:
             if job is not None:
                 queue.leave(job)
             with self._lock:
-                if self._roster.leave(queue, is_done) and self._idle and self._roster.is_crowded:
+                if self.roster.leave(queue, is_done) and self._idle and self.roster.is_crowded:
                     self._ready.notify()  # this worker takes the next one itself
 
     def _take(self, queue: Queue) -> Job | None:
@@ -229,12 +229,12 @@ class Pool:
         try:
             return queue.take(now_us)
         except HeadwaterError as error:
-            if isinstance(error, Closed) and self._is_stopping:
+            if isinstance(error, Closed) and self.is_stopping:
                 return None
             outcome.unread(queue, error)
             if not queue.goes_on(error, now_us):
                 with self._lock:
-                    self._roster.end(queue)
+                    self.roster.end(queue)
                     self._ending.notify_all()
             return None
 
@@ -250,7 +250,7 @@ class Pool:
         handled = 0
         now_us = began_us = flushed_us = clock_us()
         for _ in range(queue.share(job)):
-            if self._is_stopping:
+            if self.is_stopping:
                 break
             try:
                 message = messages.popleft()
@@ -391,7 +391,7 @@ class Pool:
 
     @property
     def _tick_us(self) -> int:
-        return self._roster.tick_us(TICK_US if self._idle < self._size else TICK_US_IDLE, TICK_US_MIN)
+        return self.roster.tick_us(TICK_US if self._idle < self._size else TICK_US_IDLE, TICK_US_MIN)
 
     def _tick(self) -> None:
         """See to what waits for too long."""
@@ -400,7 +400,7 @@ class Pool:
             for ack in acks.under_way if acks.is_due(now_us) else ():
                 ack.acking.hurry()  # their worker is stuck in a message
         acks = Acks()
-        for queue in self._roster.at_work():
+        for queue in self.roster.at_work():
             for message in queue.untimed(now_us):
                 self._extend(queue, message)
             self._ack(queue, queue.left_done(now_us, STUCK_US), acks)

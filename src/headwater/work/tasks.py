@@ -49,9 +49,9 @@ class TaskPool:
         self._say_failed = fail
         self._clock = clock
         self._size = workers
-        self._roster = Roster()
+        self.roster = Roster()
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._is_stopping = False
+        self.is_stopping = False
         self._ending = asyncio.Event()
         self._over = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,13 +61,13 @@ class TaskPool:
 
     async def add(self, handler: Handler) -> None:
         """Subscribe for a handler, and have its messages handled; one that was defined again goes on with them."""
-        known = self._roster.of(handler)
+        known = self.roster.of(handler)
         if known is not None:
             known.handler = handler
             return
         reader = await self._subscribe(**handler.asked)
         queue = Queue(handler, reader, reader.poll, self._size)
-        self._roster.add(queue)
+        self.roster.add(queue)
         reader.add_waker(lambda: self._wake(queue))
         self._wake(queue)
 
@@ -76,7 +76,7 @@ class TaskPool:
         began_us = self._clock.monotonic_us()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._size)]
         try:
-            while not self._is_stopping and not self._roster.is_over:
+            while not self.is_stopping and not self.roster.is_over:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._tick_us / SECOND_US):
                         await self._ending.wait()
@@ -93,11 +93,11 @@ class TaskPool:
         finally:
             await self.close()
         seconds = (self._clock.monotonic_us() - began_us) / SECOND_US
-        return Shift(seconds, [queue.tally for queue in self._roster.queues])
+        return Shift(seconds, [queue.tally for queue in self.roster.queues])
 
     def stop(self) -> None:
         """Take no more."""
-        self._is_stopping = True
+        self.is_stopping = True
         self._ending.set()
         while self._idle:
             self._call_one()
@@ -113,7 +113,7 @@ class TaskPool:
         if self._over.is_set():
             return
         try:
-            for queue in self._roster.queues:
+            for queue in self.roster.queues:
                 try:
                     await queue.reader.close()
                 except HeadwaterError as error:
@@ -125,7 +125,7 @@ class TaskPool:
 
     def _wake(self, queue: Queue) -> None:
         """There may be something to do."""
-        if self._roster.wake(queue):
+        if self.roster.wake(queue):
             self._call_one()
 
     def _call_one(self) -> None:
@@ -139,13 +139,13 @@ class TaskPool:
         """A worker's life."""
         ack: Ack | None = None
         while True:
-            queue = None if self._is_stopping else self._roster.next()
+            queue = None if self.is_stopping else self.roster.next()
             if queue is not None:
                 ack = await self._turn(queue, ack)
             elif ack is not None:
                 await self._settle(ack)
                 ack = None
-            elif self._is_stopping:
+            elif self.is_stopping:
                 return
             else:
                 waiting = asyncio.get_running_loop().create_future()
@@ -169,7 +169,7 @@ class TaskPool:
         finally:
             if job is not None:
                 queue.leave(job)
-            if self._roster.leave(queue, is_done) and self._roster.is_crowded:
+            if self.roster.leave(queue, is_done) and self.roster.is_crowded:
                 self._call_one()
         return ack
 
@@ -178,12 +178,12 @@ class TaskPool:
         try:
             return queue.take(now_us)
         except HeadwaterError as error:
-            if isinstance(error, Closed) and self._is_stopping:
+            if isinstance(error, Closed) and self.is_stopping:
                 return None
             outcome.unread(queue, error)
             if not queue.goes_on(error, now_us):
-                self._roster.end(queue)
-                if self._roster.is_over:
+                self.roster.end(queue)
+                if self.roster.is_over:
                     self._ending.set()
             return None
 
@@ -197,7 +197,7 @@ class TaskPool:
         handled = 0
         now_us = began_us = flushed_us = clock_us()
         for _ in range(queue.share(job)):
-            if self._is_stopping or not messages:
+            if self.is_stopping or not messages:
                 break
             message = messages.popleft()
             job.began_us = now_us
@@ -329,12 +329,12 @@ class TaskPool:
 
     @property
     def _tick_us(self) -> int:
-        return self._roster.tick_us(TICK_US if len(self._idle) < self._size else TICK_US_IDLE, TICK_US_MIN)
+        return self.roster.tick_us(TICK_US if len(self._idle) < self._size else TICK_US_IDLE, TICK_US_MIN)
 
     async def _tick(self) -> None:
         """See to what waits for too long."""
         now_us = self._clock.monotonic_us()
-        for queue in self._roster.at_work():
+        for queue in self.roster.at_work():
             for message in queue.untimed(now_us):
                 await self._extend(queue, message)
             ack = await self._ack(queue, queue.left_done(now_us, STUCK_US), None)
@@ -368,16 +368,16 @@ class TaskWorkers:
         self._subscribe = subscribe
         self._fail = fail
         self.clock = clock
-        self._pool: TaskPool | None = None
+        self.pool: TaskPool | None = None
         self._adding: set[asyncio.Task[None]] = set()
 
     async def run(self, workers: int | None = None) -> Shift:
         """Run the handlers until SIGTERM, Ctrl-C or `stop`."""
         handlers = self.handlers.all
         size = number_of_workers(handlers, workers, TASKS)
-        if self._pool is not None:
+        if self.pool is not None:
             raise Conflict("the handlers of this bus are being run already; one pool works for all of them")
-        pool = self._pool = TaskPool(self._subscribe, self._fail, self.clock, size)
+        pool = self.pool = TaskPool(self._subscribe, self._fail, self.clock, size)
         try:
             with stopped_by_signals(pool.stop):
                 for handler in self.handlers.begin(self._add_soon):
@@ -386,12 +386,12 @@ class TaskWorkers:
         finally:
             self.handlers.end()
             await pool.close()
-            self._pool = None
+            self.pool = None
 
     def _add_soon(self, handler: Handler) -> None:
         """One that was registered while handlers run; what becomes of it is in the log."""
-        if self._pool is not None:
-            task = asyncio.ensure_future(self._pool.add(handler))
+        if self.pool is not None:
+            task = asyncio.ensure_future(self.pool.add(handler))
             self._adding.add(task)
             task.add_done_callback(self._added)
 
@@ -402,12 +402,12 @@ class TaskWorkers:
 
     def stop(self) -> None:
         """Have them stop."""
-        if self._pool is not None:
-            self._pool.stop()
+        if self.pool is not None:
+            self.pool.stop()
 
     async def end(self) -> None:
         """Have them stop, and wait for it, unless it is one of them who asks."""
-        pool = self._pool
+        pool = self.pool
         if pool is not None:
             pool.stop()
             await pool.wait()

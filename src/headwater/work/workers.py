@@ -25,16 +25,16 @@ class Workers:
         self._subscribe = subscribe
         self.clock = clock
         self._lock = threads.Lock()
-        self._pool: Pool | None = None
+        self.pool: Pool | None = None
 
     def run(self, workers: int | None = None) -> Shift:
         """Run the handlers until SIGTERM, Ctrl-C or `stop`."""
         handlers = self.handlers.all
         pool = Pool(self._subscribe, self.clock, number_of_workers(handlers, workers, WORKERS))
         with self._lock:
-            if self._pool is not None:
+            if self.pool is not None:
                 raise Conflict("the handlers of this bus are being run already; one pool works for all of them")
-            self._pool = pool
+            self.pool = pool
         try:
             with stopped_by_signals(pool.stop):
                 try:
@@ -45,17 +45,17 @@ class Workers:
                     self.handlers.end()
                     pool.close()
         finally:
-            self._pool = None
+            self.pool = None
 
     def stop(self) -> None:
         """Have them stop."""
-        pool = self._pool
+        pool = self.pool
         if pool is not None:
             pool.stop()
 
     def end(self) -> None:
         """Have them stop, and wait for it, unless it is one of them who asks."""
-        pool = self._pool
+        pool = self.pool
         if pool is not None:
             pool.stop()
             pool.wait()
