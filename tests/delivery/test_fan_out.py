@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from headwater.delivery import fan_out
@@ -17,8 +19,8 @@ MANY = AT_ONCE_MAX + 1
 class Ear:
     """Notes what it is told of: the first offset, and the places."""
 
-    wants_places = True
-    takes_early = False
+    wants_places: ClassVar[bool] = True
+    takes_early: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, list[int] | None]] = []
@@ -32,7 +34,7 @@ class Ear:
 class EarlyEar(Ear):
     """The same, of what is not on disk yet."""
 
-    takes_early = True
+    takes_early: ClassVar[bool] = True
 
 
 def batch(first: int, root: str = "a", *topics: str, is_early: bool = False) -> Batch:
@@ -68,9 +70,7 @@ def test_a_few_are_told_at_once_each_of_the_messages_that_match() -> None:
 
 
 @pytest.mark.parametrize(("is_early", "heard"), [(True, [0, 1]), (False, [1, 1])])
-def test_what_is_early_is_for_those_who_take_it_so(
-    is_early: bool, heard: list[int]
-) -> None:
+def test_what_is_early_is_for_those_who_take_it_so(is_early: bool, heard: list[int]) -> None:
     ears = [Ear(), EarlyEar()]
     Served().fan_outs.tell(batch(1, is_early=is_early), Audience(ears), TURN_MAX)
     assert [len(one.heard) for one in ears] == heard

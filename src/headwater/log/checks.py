@@ -23,6 +23,7 @@ from headwater.log.publish import MESSAGE_WEIGHT, ONLY, Part, Publish, parts_by_
 from headwater.log.root import LETTERS, MQTT_SYS, SYS
 from headwater.log.roots import STAGED
 from headwater.log.schemas import Standing
+from headwater.memo import Memo
 from headwater.message import FROM, SCHEDULED_FOR, Headers, Outgoing, ScheduleInfo
 from headwater.payload import PLAIN, Payload, encode, encoded
 from headwater.store.batch import checksum
@@ -61,10 +62,8 @@ class Checks:
         self._checked: dict[str, str] = {}
         """The root of each topic that was found to be right; none of the broker's own."""
         self._seen: defaultdict[str, set[str]] = defaultdict(set)
-        self._shares: dict[tuple[str, ...], list[_Share]] = {}
-        """By the topics of a call that went to several roots."""
-        self._led: set[str] = set()
-        """The first topic of each of these calls: others need not be looked for."""
+        self._shares: Memo[str, tuple[tuple[str, ...], list[_Share]]] = Memo(SHARES_MAX)
+        """The topics of calls that went to several roots, and what goes to each, by the first of them."""
         self.standing: Standing | None = None
         """What payloads have to be; None as long as there is no schema."""
 
@@ -266,9 +265,10 @@ class Checks:
 
     def _known_shares(self, topics: list[str]) -> list[_Share] | None:
         try:
-            return self._shares.get(tuple(topics)) if topics[0] in self._led else None
-        except TypeError:  # some are no str
+            known = self._shares.known.get(topics[0])
+        except TypeError:  # it is no str
             return None
+        return known[1] if known is not None and known[0] == tuple(topics) else None
 
     def _share(self, topics: Sequence[str]) -> list[_Share]:
         """Which messages of a call go to which root; remembered, as the same devices tend to report together."""
@@ -277,11 +277,7 @@ class Checks:
             pick = itemgetter(*places) if len(places) > 1 else _only(places[0])
             shares.append(_Share(root, pick(topics), places, pick))
         if len(topics) <= SHARES_MESSAGES_MAX:
-            if len(self._shares) >= SHARES_MAX:
-                self._shares.clear()
-                self._led.clear()
-            self._shares[tuple(topics)] = shares
-            self._led.add(topics[0])
+            self._shares.keep(topics[0], (tuple(topics), shares))
         return shares
 
     def _common_root(self, topics: Sequence[str]) -> str | None:
