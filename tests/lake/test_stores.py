@@ -8,9 +8,10 @@ import pytest
 
 import headwater
 from headwater import Config
+from headwater.lake import stores
 from headwater.lake.columns import Store
 from headwater.lake.lake import open_lake
-from headwater.lake.stores import for_hadoop, hadoop_of, know, located, store_of
+from headwater.lake.stores import for_hadoop, hadoop_of, know, know_all, located, store_of
 from lake import clouds
 from spark import lakes
 
@@ -53,6 +54,29 @@ def test_the_longest_place_that_is_known_says_how_it_is_opened() -> None:
     assert located("s3://lakes/x")[0].region == "one"
     found, path = located("s3://lakes/inner/x")
     assert (found.region, path) == ("two", "lakes/inner/x")
+
+
+def test_however_many_files_a_task_reads_each_is_opened_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "STORES_MAX", 5)
+    files = [f"s3://many/data/day={number % 30}/{number}.parquet" for number in range(3000)]
+    know_all(files, Store({"s3.region": "three"}))
+    assert {located(file)[0].region for file in (files[0], files[-1])} == {"three"}
+    know_all(["s3://one/x/1.parquet", "s3://other/1.parquet"], Store({"s3.region": "four"}))
+    assert {located(file)[0].region for file in ("s3://one/x/1.parquet", "s3://other/1.parquet")} == {"four"}
+    know_all([], Store({"s3.region": "five"}))
+    know_all(["/here/1.parquet"], Store({"s3.region": "five"}))
+    assert located(files[0])[0].region == "three"
+
+
+def test_where_very_many_are_known_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[str, Store] = {}
+    monkeypatch.setattr(stores, "_known", known)
+    monkeypatch.setattr(stores, "STORES_MAX", 3)
+    for number in (1, 2, 3, 2, 4):
+        know(f"s3://lakes/{number}", Store({"s3.region": str(number)}))
+    know("s3://lakes/2", Store({"s3.region": "changed"}))
+    assert list(known) == ["s3://lakes/2", "s3://lakes/3", "s3://lakes/4"]
+    assert located("s3://lakes/2/x")[0].region == "changed"
 
 
 def test_a_bus_replays_from_a_lake_in_s3(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ driver and in tasks, to which it travels; Spark's own connectors, where there ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -39,8 +40,8 @@ HADOOP = {
     "gcs.service.host": "fs.gs.storage.root.url",
     "gcs.oauth2.token": "fs.gs.auth.access.token",
 }
-STORES_MAX = 1000
-"""Places that are known at one time; beyond it that starts anew."""
+STORES_MAX = 10_000
+"""Places that are known at one time, tables and what tasks read and write: beyond it, the oldest is forgotten."""
 
 
 _known: dict[str, Store] = {}
@@ -57,9 +58,17 @@ def know(location: str, store: Store) -> None:
     """From now on, open what is at a location, and below it, with this."""
     if local_path(location) is None and _known.get(location) != store:
         with _lock:
-            if len(_known) >= STORES_MAX:
-                _known.clear()
+            if len(_known) >= STORES_MAX and location not in _known:
+                del _known[next(iter(_known))]
             _known[location] = store
+
+
+def know_all(locations: Sequence[str], store: Store) -> None:
+    """The same of many files, by the folder that all of them are in."""
+    alike = commonprefix(locations)  # noqa: RUF071  # of paths it would make s3:/ of s3://
+    folder = f"{alike.rpartition('/')[0]}/"
+    for location in (folder,) if urlsplit(folder).netloc else locations:
+        know(location, store)
 
 
 def local_path(location: str) -> str | None:
@@ -75,8 +84,8 @@ def located(location: str) -> tuple[fs.FileSystem, str]:
     if path is not None:
         return fs.LocalFileSystem(), path
     with _lock:
-        found = [known for known in _known if location.startswith(known)]
-    properties = _known[max(found, key=len)].properties if found else {}
+        found = max((known for known in _known if location.startswith(known)), key=len, default="")
+        properties = _known[found].properties if found else {}
     scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
     return PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc), path
 

@@ -17,7 +17,7 @@ from headwater.arrow.conditions import Conditions
 from headwater.lake.columns import MISFIT, VALUE, Store
 from headwater.lake.purged_rows import without
 from headwater.lake.scan import in_order, scanned
-from headwater.lake.stores import know
+from headwater.lake.stores import know_all
 from headwater.log.purges import Purges
 from headwater.spark.spans import Span
 
@@ -34,9 +34,7 @@ def batches_of(span: Span, schema: Any, wanted: Wanted, conditions: Conditions, 
     needed = list(
         dict.fromkeys([*asked, "topic", "offset", "timestamp", "key", *(("payload",) if values is not None else ())])
     )
-    for path, deletes in span.files:
-        for each in (path, *deletes):
-            know(each, span.store or Store())
+    know_all([each for path, deletes in span.files for each in (path, *deletes)], span.store or Store())
     is_wanted = conditions.topic_test(wanted)
     files = [(span.first, scanned(file, needed, span.first, span.last, ROWS, BYTES)) for file in span.files]
     purges = Purges(span.purges)

@@ -22,7 +22,7 @@ from headwater.lake import files as lake_files
 from headwater.lake.columns import FilePlace, Store
 from headwater.lake.layout import NULL_FOLDER
 from headwater.lake.scan import BYTES, scanned
-from headwater.lake.stores import for_hadoop, hadoop_of, know, local_path
+from headwater.lake.stores import for_hadoop, hadoop_of, know, know_all, local_path
 from headwater.spark.spans import Span
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def _rows(columns: pa.Schema, packed: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 def _whole(columns: pa.Schema, packed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for span in _spans(packed):
+        know_all([path for path, _ in span.files], span.store or Store())
         for place in span.files:
-            know(place[0], span.store or Store())
             for batch in scanned(place, columns.names, span.first, span.last, size=BYTES):
                 yield brought(batch, columns)
 
