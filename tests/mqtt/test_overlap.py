@@ -318,5 +318,5 @@ def test_a_number_of_qos_2_is_given_back_when_its_message_is_gone(version: int) 
         peer.ack(Kind.PUBREL, message.packet_id)
         peer.send(Ack(Kind.PUBCOMP, message.packet_id))
         assert taken(peer, 1) == [b"next"]
-        window = served.mqtt_session("s")._sending.window
+        window = served.mqtt_session("s").flight.window
         served.until(lambda: window.room == window.size and not window.behind, "the number's freedom")

@@ -247,4 +247,4 @@ def test_the_number_of_a_message_that_has_expired_is_free_again() -> None:
         served.bus.publish("home/x", b"next")
         assert peer.got().payload == b"next"
         session = served.mqtt_session("s")
-        assert not served.call(lambda: session._sending.window.behind)
+        assert not served.call(lambda: session.flight.window.behind)

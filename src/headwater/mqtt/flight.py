@@ -80,10 +80,10 @@ class Flight:
         overlaps = self._session.overlaps
         if overlaps is not None:
             moved = self.window.move(subscription, overlaps.heir)
-            self._write({self._key(number): rows.pack(sent) for number, sent in moved.items() if sent.is_stored})
+            self._write({self.key(number): rows.pack(sent) for number, sent in moved.items() if sent.is_stored})
             for one in overlaps.durables():
                 one.tell(served.PutBack(self.window.sent_of(one.number)))
-        self._end(self.window.forget(lambda place: place[0] == subscription))
+        self.end(self.window.forget(lambda place: place[0] == subscription))
 
     def on_attached(self, pump: DurablePump) -> None:
         """A subscription is served: what was sent of it before, and is done with in it, does not come again."""
@@ -92,7 +92,7 @@ class Flight:
         def is_done(place: WindowKey) -> bool:
             return place[0] == number and place[2] > 0 and not undone(place[1], place[2:])
 
-        self._end(self.window.forget(is_done))
+        self.end(self.window.forget(is_done))
 
     def _let_go(self, gone: Mapping[int, Sent]) -> Steps:
         """Messages do not come again. Of QoS 1 their numbers are free; of QoS 2 the client may know them, and would
@@ -104,11 +104,11 @@ class Flight:
                 self.window.restore(number, sent)
                 steps.answers.append(Ack(Kind.PUBREL, number))
             if sent.is_stored:
-                steps.changed[self._key(number)] = rows.pack(sent) if sent.qos == 2 else None
+                steps.changed[self.key(number)] = rows.pack(sent) if sent.qos == 2 else None
         return steps
 
-    def _end(self, gone: Mapping[int, Sent]) -> None:
-        """The same while the client is there to be told."""
+    def end(self, gone: Mapping[int, Sent]) -> None:
+        """Messages do not come again: the client, if it is there, is told so of those whose numbers it knows."""
         connection = cast("MqttConnection | None", self._session.connection)
         steps = self._let_go(gone)
         if connection is not None and steps.answers:
@@ -129,7 +129,7 @@ class Flight:
 
     def unstored(self) -> Rows:
         """Rows of numbers that a server which ends in good order knows, and would not otherwise."""
-        return {self._key(number): rows.pack(sent) for number, sent in self.window.unstored().items()}
+        return {self.key(number): rows.pack(sent) for number, sent in self.window.unstored().items()}
 
     # What the client says
 
@@ -138,7 +138,7 @@ class Flight:
         session = self._session
         was_full = self.window.room == 0
         done = self.window.take(numbers)
-        stored: Rows = {self._key(number): None for number, sent in done if sent.is_stored}
+        stored: Rows = {self.key(number): None for number, sent in done if sent.is_stored}
         if stored:
             session.sessions.write(stored)
         if session.overlaps is not None:
@@ -172,7 +172,7 @@ class Flight:
                 if sent.copy is None and sent.lease:
                     steps.ranges.append((sent.lease, abs(offset), abs(offset)))
                 sent.copy = None
-                steps.changed[self._key(number)] = rows.pack(sent)
+                steps.changed[self.key(number)] = rows.pack(sent)
         if self._session.overlaps is not None:
             self._spare_others(fresh)
         for subscription, steps in waiting.items():
@@ -194,7 +194,7 @@ class Flight:
 
     def complete(self, numbers: Sequence[int]) -> None:
         """The client has said the last word about messages of QoS 2: their numbers are free."""
-        self._write({self._key(number): None for number, _ in self.window.take(numbers)})
+        self._write({self.key(number): None for number, _ in self.window.take(numbers)})
         self._session.on_writable()
 
     def _spare_others(self, done: Sequence[Sent]) -> None:
@@ -214,7 +214,7 @@ class Flight:
             if pump is not None:
                 pump.tell(served.Spare(root, offsets))
 
-    def _done(self, pump: Pump, lease: int, root: str, offsets: Sequence[int], others: Sequence[int] = ()) -> None:
+    def done(self, pump: Pump, lease: int, root: str, offsets: Sequence[int], others: Sequence[int] = ()) -> None:
         """Messages that nobody acknowledges are done with when they are sent, or passed over."""
         if not lease or not offsets:
             return
@@ -224,7 +224,8 @@ class Flight:
         else:
             pump.tell(served.Ack(0, [(lease, abs(offset), abs(offset)) for offset in offsets]))
 
-    def _key(self, number: int) -> bytes:
+    def key(self, number: int) -> bytes:
+        """Of the row of a message with this number."""
         return rows.key_number(rows.SENT, self._session.row.id, number)
 
     def _write(self, changed: Rows) -> None:

@@ -43,19 +43,21 @@ class Waiting(msgspec.Struct):
     is_ready: bool
 
 
-class Sending(Flight):
+class Sending:
     """What one session is sent."""
 
-    __slots__ = ("outbox",)
+    __slots__ = ("_flight", "_session", "outbox")
 
-    def __init__(self, session: MqttSession) -> None:
-        super().__init__(session)
+    def __init__(self, session: MqttSession, flight: Flight) -> None:
+        self._session = session
+        self._flight = flight
         self.outbox: deque[Waiting] | None = None
         """What waits for numbers to be on disk; None if nothing does."""
 
     def suspend(self) -> None:
+        """The connection is lost."""
         self.outbox = None
-        super().suspend()
+        self._flight.suspend()
 
     # Messages
 
@@ -79,7 +81,7 @@ class Sending(Flight):
         """Messages of a live subscription, in the packets that all get who wish like this; 0 if this client cannot."""
         session = self._session
         connection = cast("MqttConnection", session.connection)
-        if self.outbox is not None or self.window.moved or connection.aliases is not None:
+        if self.outbox is not None or self._flight.window.moved or connection.aliases is not None:
             return 0
         if batch.topic is not None and not wish.identifier:
             data = session.mqtt.deliveries.one(batch, connection.version)
@@ -106,7 +108,7 @@ class Sending(Flight):
         names: Sequence[str] = body.names
         if places is not None and len(places) < len(names):
             names = body.topics_at(places)
-        if not self.window.moved and overlaps.is_alone(pump, names):
+        if not self._flight.window.moved and overlaps.is_alone(pump, names):
             return self._deliver_places(pump, batch, places, lease, wish)
         there = range(header.count) if places is None else places
         topics = body.topics if places is None else body.topics_at(places)
@@ -130,10 +132,10 @@ class Sending(Flight):
         own: Sequence[int],
     ) -> Iterator[Part]:
         """Messages that a subscription brings, for whom, and that somebody wants."""
-        moved, number = self.window.moved, pump.number
+        moved, number = self._flight.window.moved, pump.number
         for meeting, which in overlaps.parts(pump, root, topics, offsets, own):
             if meeting.wish is None:
-                self._done(pump, lease, root, [offsets[at] for at in which], meeting.others)
+                self._flight.done(pump, lease, root, [offsets[at] for at in which], meeting.others)
             elif not moved:
                 yield meeting, which
             elif fresh := [at for at in which if (number, root, offsets[at]) not in moved]:
@@ -151,10 +153,10 @@ class Sending(Flight):
         """Messages of a batch that are wanted alike: those that were sent before go as they went then."""
         header = batch.header
         qos = min(wish.qos, qos_of(header.flags)) if lease else 0
-        if not (lease and self.window.behind):
+        if not (lease and self._flight.window.behind):
             return self._deliver_some(pump, batch, places, lease, qos, wish, others)
         there = range(header.count) if places is None else places
-        number, root, first, known = pump.number, header.root, header.first_offset, self.window.qos_of
+        number, root, first, known = pump.number, header.root, header.first_offset, self._flight.window.qos_of
         size = 0
         for was, run in groupby(there, lambda place: known((number, root, first + place))):
             some = list(run)
@@ -186,7 +188,7 @@ class Sending(Flight):
             sizes = {place: deliveries.make(batch.body, (place,), version, qos, wish).longest_bytes for place in there}
             places = [place for place in there if sizes[place] <= connection.bytes_max]
             long = [header.first_offset + place for place in there if sizes[place] > connection.bytes_max]
-            self._done(pump, lease, header.root, long, others)
+            self._flight.done(pump, lease, header.root, long, others)
             if not places:
                 return 0
             made = deliveries.get(batch, places, version, qos, wish)
@@ -208,7 +210,7 @@ class Sending(Flight):
         there = range(batch.header.count) if places is None else places
         headers, mine = batch.body.headers(), self._session.tag[0]
         own = {place for place in there if mine in headers[place]} if headers else set()
-        self._done(pump, lease, batch.header.root, [batch.first_offset + place for place in own])
+        self._flight.done(pump, lease, batch.header.root, [batch.first_offset + place for place in own])
         return [place for place in there if place not in own]
 
     def _deliver_messages(self, pump: Pump, root: str, messages: Sequence[Message], lease: int) -> int:
@@ -237,7 +239,7 @@ class Sending(Flight):
         """Messages that are wanted alike."""
         size, tag = 0, self._session.tag
         if wish.no_local and tag:
-            self._done(pump, lease, root, [one.offset for one in messages if tag[0] in one.header_pairs])
+            self._flight.done(pump, lease, root, [one.offset for one in messages if tag[0] in one.header_pairs])
             messages = [one for one in messages if tag[0] not in one.header_pairs]
         for qos, run in groupby(messages, lambda one: self._qos(wish, place_of(pump.number, root, one), one)):
             size += self._deliver_run(pump, root, list(run), lease, qos if lease else 0, wish, others)
@@ -245,7 +247,7 @@ class Sending(Flight):
 
     def _qos(self, wish: SubscriptionOptions, place: WindowKey, message: Message) -> int:
         """What a message goes with: what it went with before, or the lower of what it has and what is wanted."""
-        before = self.window.qos_of(place)
+        before = self._flight.window.qos_of(place)
         flags = message.flags if isinstance(message, Kept) else 0
         return min(wish.qos, qos_of(flags)) if before is None else before
 
@@ -265,7 +267,7 @@ class Sending(Flight):
         made = of_messages(run, version, qos, wish)
         if made.longest_bytes > connection.bytes_max:
             long = [one for one in run if of_messages((one,), version, qos, wish).longest_bytes > connection.bytes_max]
-            self._done(pump, lease, root, [one.offset for one in long], others)
+            self._flight.done(pump, lease, root, [one.offset for one in long], others)
             run = [one for one in run if one not in long]
             if not run:
                 return 0
@@ -291,9 +293,9 @@ class Sending(Flight):
         """Have packets leave. With copies, the messages are the client's alone from now on."""
         if not made.qos:
             self._put(made.data, {})
-            self._done(pump, lease, root, offsets, others)
+            self._flight.done(pump, lease, root, offsets, others)
             return len(made.data)
-        window, subscription, qos = self.window, pump.number, made.qos
+        window, subscription, qos = self._flight.window, pump.number, made.qos
         numbers, again = window.add(subscription, root, offsets, qos, lease, others)
         changed: Rows = {}
         if qos == 2:
@@ -302,11 +304,11 @@ class Sending(Flight):
                 if sent is not None and not sent.is_stored:
                     sent.is_stored = True
                     sent.copy = copies[place] if copies is not None else None
-                    changed[self._key(number)] = rows.pack(sent)
+                    changed[self._flight.key(number)] = rows.pack(sent)
         if window.behind and 0 not in again:
             # What was sent of it before this, and has not come again, is gone.
             here, first = (subscription, root), offsets[0]
-            self._end(window.forget(lambda place: place[:2] == here and 0 < place[2] < first))
+            self._flight.end(window.forget(lambda place: place[:2] == here and 0 < place[2] < first))
         data = made.numbered(numbers, again)
         if copies is not None:
             self._put(data, changed, pump, [(lease, abs(offset), abs(offset)) for offset in offsets])

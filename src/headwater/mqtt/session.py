@@ -17,6 +17,7 @@ import msgspec
 from headwater.delivery.selection import Selection
 from headwater.errors import Closed, HeadwaterError, NotAllowed
 from headwater.mqtt.encoding import PINGRESP
+from headwater.mqtt.flight import Flight
 from headwater.mqtt.kinds import Kind
 from headwater.mqtt.packets import (
     Ack,
@@ -60,7 +61,7 @@ log = Log("headwater.mqtt")
 class MqttSession(SubscribingSession):
     """One MQTT client's session."""
 
-    __slots__ = ("_publishing", "_sending", "_waiting", "_will", "is_whole")
+    __slots__ = ("_publishing", "_sending", "_waiting", "_will", "flight", "is_whole")
 
     def __init__(self, mqtt: MqttProtocol, row: SessionRow) -> None:
         super().__init__(mqtt, row)
@@ -69,7 +70,8 @@ class MqttSession(SubscribingSession):
         self._waiting: list[Received] = []
         """Messages, and what came behind them, that wait for a SUBSCRIBE before them to be through."""
         self._publishing = Publishing(self)
-        self._sending = Sending(self)
+        self.flight = Flight(self)
+        self._sending = Sending(self, self.flight)
         self._will = LastWill(self)
 
     # Connections come and go
@@ -93,7 +95,7 @@ class MqttSession(SubscribingSession):
         def done(_: object, error: BaseException | None) -> None:
             if error is None and not self.is_whole:
                 self.is_whole = True
-                self._sending.restore(sent)
+                self.flight.restore(sent)
             then(error)
 
         def both() -> None:
@@ -115,14 +117,14 @@ class MqttSession(SubscribingSession):
             self.mqtt.wills.drop(left)
         self.making.clear()
         self._waiting = []
-        self._sending.window.size = mine.receive_max
+        self.flight.window.size = mine.receive_max
         self._publishing.on_connected()
 
     def on_registered(self, connection: Connection) -> None:
         """The client knows that the session is its own: every subscription of it goes on."""
         if connection is self.connection:
             self._resume_all()  # first, as what is sent again says which subscription it is for
-            self._sending.on_registered(cast("MqttConnection", connection))
+            self.flight.on_registered(cast("MqttConnection", connection))
 
     def _resumed(
         self,
@@ -136,7 +138,7 @@ class MqttSession(SubscribingSession):
         else:
             numbers.discard(one.number)  # it was unsubscribed meanwhile
         if pump is not None:
-            self._sending.on_attached(pump)
+            self.flight.on_attached(pump)
         if self.overlaps is not None:
             self.on_writable()
 
@@ -178,15 +180,15 @@ class MqttSession(SubscribingSession):
         super().erase()
 
     def leaves(self) -> list[Callable[[], object]]:
-        unstored, write = self._sending.unstored(), self.sessions.broker.core.rows.write
+        unstored, write = self.flight.unstored(), self.sessions.broker.core.rows.write
         return [*super().leaves(), lambda: write(unstored)]
 
     @property
     def room(self) -> int:
         """How many more messages the client takes."""
-        sending, overlaps = self._sending, self.overlaps
-        may_send = sending.outbox is None and (overlaps is None or overlaps.is_whole)
-        return sending.window.room if may_send else 0
+        overlaps = self.overlaps
+        may_send = self._sending.outbox is None and (overlaps is None or overlaps.is_whole)
+        return self.flight.window.room if may_send else 0
 
     @property
     def share_max(self) -> int:
@@ -244,10 +246,10 @@ class MqttSession(SubscribingSession):
             case Publish():
                 self._publishing.take(connection, packet)
             case Acks():
-                self._sending.window.check(packet.kind, packet.packet_ids)
+                self.flight.window.check(packet.kind, packet.packet_ids)
                 self._on_acks(connection, packet.kind, packet.packet_ids)
             case Ack():
-                self._sending.window.check(packet.kind, (packet.packet_id,))
+                self.flight.window.check(packet.kind, (packet.packet_id,))
                 is_refused = packet.reason >= 0x80 and packet.kind in (Kind.PUBACK, Kind.PUBREC)
                 # What the client will never take is done with, as if it had: there is nothing to try again.
                 self._on_acks(connection, Kind.PUBACK if is_refused else packet.kind, (packet.packet_id,))
@@ -265,13 +267,13 @@ class MqttSession(SubscribingSession):
     def _on_acks(self, connection: MqttConnection, kind: Kind, packet_ids: Sequence[int]) -> None:
         match kind:
             case Kind.PUBACK:
-                self._sending.acknowledge(packet_ids)
+                self.flight.acknowledge(packet_ids)
             case Kind.PUBREL:
                 self._publishing.release(connection, packet_ids)
             case Kind.PUBREC:
-                self._sending.receive(connection, packet_ids)
+                self.flight.receive(connection, packet_ids)
             case Kind.PUBCOMP:
-                self._sending.complete(packet_ids)
+                self.flight.complete(packet_ids)
 
     def answer_when(self, id: int, future: Future[object]) -> None:
         future.add_done_callback(lambda done: self._note(done.exception()))
@@ -294,5 +296,5 @@ class MqttSession(SubscribingSession):
         one = self.subscriptions.get(name)
         if one is not None:
             self._forget_wish(one.number)
-            self._sending.forget(one.number)  # which is stored before the row is
+            self.flight.forget(one.number)  # which is stored before the row is
         super()._drop_row(name)
