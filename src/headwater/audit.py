@@ -28,7 +28,7 @@ NAME_CHARS_MAX = 256
 _acting: ContextVar[tuple[str, str]] = ContextVar("acting", default=(LOCAL, LOCAL))
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A change, as it is written."""
 
     time: datetime
@@ -68,7 +68,7 @@ class Audit:
     def note(self, what: str, target: str, before: Any = None, after: Any = None) -> None:
         """Write down a change that was made: values of structs and the like, never a secret."""
         who, via = _acting.get()
-        entry = Entry(
+        entry = AuditEntry(
             time=to_datetime(self._clock.now_us()),
             who=_cut(who, NAME_CHARS_MAX),
             via=_cut(via, NAME_CHARS_MAX),

@@ -88,7 +88,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, info=info)
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownSchedule(msgspec.Struct, frozen=True):
     """What is remembered of a schedule."""
 
     next_us: int
@@ -127,7 +127,7 @@ class Schedules:
         self._check_release = check_release
         self._lock = threads.Lock()
         """Held over a release, so that nothing comes of a schedule that is gone."""
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownSchedule] = {}
         self._again: dict[str, int] = {}
         """Of those whose message could not be published, when that is tried again, on the clock that never jumps."""
         self.reload()
@@ -138,7 +138,7 @@ class Schedules:
 
     def reload(self) -> None:
         """See what another process wrote meanwhile."""
-        known: dict[str, Known] = {}
+        known: dict[str, KnownSchedule] = {}
         for key, value in self._state.scan(rows.SCHEDULE):
             try:
                 known[key[1:].decode()] = _known(_decode(value))
@@ -348,8 +348,8 @@ class _Later(Exception):
     """It cannot be told yet whether it may be published."""
 
 
-def _known(row: ScheduleRow) -> Known:
-    return Known(row.info.next_us, row.info.client, row.share)
+def _known(row: ScheduleRow) -> KnownSchedule:
+    return KnownSchedule(row.info.next_us, row.info.client, row.share)
 
 
 def _key(id: str) -> bytes:

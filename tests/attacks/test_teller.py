@@ -13,7 +13,7 @@ import headwater
 from headwater.client.bus import Bus
 from headwater.config import Config
 from headwater.delivery.letterbox import Letterbox
-from headwater.delivery.life import Entry
+from headwater.delivery.life import LifeEntry
 from mqtt.peer import Served
 from server.harness import PATIENCE_S
 from server.site import until
@@ -65,8 +65,8 @@ def test_entries_about_one_clients_subscriptions_leave_room_for_those_of_others(
     assert len([one for one in theirs if one.event != "lost"]) <= LIMITS.states_waiting_per_client_max + 1
 
 
-def entry_of(payload: bytes) -> Entry:
-    return msgspec.json.decode(payload, type=Entry)
+def entry_of(payload: bytes) -> LifeEntry:
+    return msgspec.json.decode(payload, type=LifeEntry)
 
 
 def test_what_had_failed_when_a_subscription_is_served_again_is_told_as_far_as_there_is_room(tmp_path: Path):

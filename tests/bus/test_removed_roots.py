@@ -13,7 +13,7 @@ from headwater.config import Config
 from headwater.errors import Conflict, Gap, Malformed, NotFound, QuotaExceeded, Recalled
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
-from headwater.store.verify import Known, verify
+from headwater.store.verify import KnownStream, verify
 
 
 def stored_rows(bus: headwater.bus.Bus, stream: int) -> list[bytes]:
@@ -52,7 +52,7 @@ def test_a_removed_root_leaves_nothing_and_gives_its_place_back(tmp_path: Path) 
     with headwater.open(tmp_path, Config(roots_max=2)) as bus:
         assert [info.topic for info in bus.topics()] == ["more/a", "work/a"]
         assert not bus.events()
-    report = verify(DiskFiles(), tmp_path.as_posix(), lambda _: Known(), lambda _: None)
+    report = verify(DiskFiles(), tmp_path.as_posix(), lambda _: KnownStream(), lambda _: None)
     assert not report.troubles
 
 

@@ -17,7 +17,7 @@ from headwater.store.files import DiskFiles
 from headwater.store.folder import check
 from headwater.store.segment import whole_batches
 from headwater.store.state_verify import verify_state
-from headwater.store.verify import Known, Report, verify
+from headwater.store.verify import KnownStream, Report, verify
 
 BATCHES = 6
 BATCH = 10
@@ -25,7 +25,7 @@ BATCH = 10
 
 def walk(data: Path) -> Report:
     steps: list[int] = []
-    report = verify(DiskFiles(), str(data), lambda _: Known(), steps.append)
+    report = verify(DiskFiles(), str(data), lambda _: KnownStream(), steps.append)
     total = sum(log.stat().st_size for log in data.glob("streams/*/*.log"))
     assert sum(steps) == total, "progress ends at the last byte"
     return report

@@ -36,7 +36,7 @@ from headwater.cluster.members import Report
 from headwater.cluster.others import trimming
 from headwater.cluster.pipeline import Committed, Stopped
 from headwater.cluster.record import Epoch, Position, Record, Rows
-from headwater.cluster.sequencer import LEASE, Sequencer, Ticket
+from headwater.cluster.sequencer import LEASE, PendingRecord, Sequencer
 from headwater.errors import Unavailable
 
 NODES = 3
@@ -396,8 +396,8 @@ class Node:
         self.forgot = 0
         """The highest record that it had applied before its power went."""
         self.sequencer: Sequencer | None = None
-        self._standing: tuple[Sequencer, Ticket] | None = None
-        self._tickets: list[tuple[Ticket, Record]] = []
+        self._standing: tuple[Sequencer, PendingRecord] | None = None
+        self._tickets: list[tuple[PendingRecord, Record]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -554,7 +554,7 @@ class Node:
     def _committed(self, committed: Committed) -> None:
         self._apply(committed.position)
 
-    def _stand_on(self, sequencer: Sequencer, ticket: Ticket) -> None:
+    def _stand_on(self, sequencer: Sequencer, ticket: PendingRecord) -> None:
         sequencer.carry_out()
         if not ticket.is_over:
             return

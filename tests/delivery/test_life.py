@@ -16,10 +16,10 @@ from bus.flows import WAIT_S, settle
 from client.served import Served
 from headwater import Config, Malformed, ManualClock
 from headwater.delivery.lane import TRANSITIONS, Event
-from headwater.delivery.life import AFTER, NAMES, Entry, runs
+from headwater.delivery.life import AFTER, NAMES, LifeEntry, runs
 
 STREAM: dict[str, Any] = {"states": "stream"}
-decode = msgspec.json.Decoder(Entry).decode
+decode = msgspec.json.Decoder(LifeEntry).decode
 
 
 @pytest.fixture
@@ -33,18 +33,18 @@ def bus(clock: ManualClock) -> Iterator[Any]:
         yield made
 
 
-def told(bus: Any, id: str = "s") -> list[Entry]:
+def told(bus: Any, id: str = "s") -> list[LifeEntry]:
     bus.core.lives.write()
     return [decode(one.payload) for one in bus.replay(f"$sys/states/{id}")]
 
 
-def seen(entries: list[Entry]) -> list[tuple[str, str | None, list[tuple[int, int]]]]:
+def seen(entries: list[LifeEntry]) -> list[tuple[str, str | None, list[tuple[int, int]]]]:
     return [(one.event, one.state, one.ranges) for one in entries]
 
 
-def states_at(entries: list[Entry], moment: datetime) -> dict[tuple[str | None, bool, int], Entry]:
+def states_at(entries: list[LifeEntry], moment: datetime) -> dict[tuple[str | None, bool, int], LifeEntry]:
     """What the page tells users to do: the last entry of each message until a moment."""
-    found: dict[tuple[str | None, bool, int], Entry] = {}
+    found: dict[tuple[str | None, bool, int], LifeEntry] = {}
     for one in entries:
         if one.time > moment:
             break

@@ -18,7 +18,7 @@ from faults.test_corruption import copy_of
 from headwater.bus import Bus
 from headwater.store.batch import Batch
 from headwater.store.segment import ENTRY_BYTES
-from headwater.store.verify import Known, verify
+from headwater.store.verify import KnownStream, verify
 
 BATCHES = 5
 """In each of the segments."""
@@ -99,7 +99,7 @@ def test_whatever_an_index_file_holds_every_message_is_served(written: Written, 
         beside = Bus(FOLDER, after.config, files=after.files, state=after.state, clock=after.clock, read_only=True)
         assert everything(beside) == said, told
         assert after.files.read(path) == harmed, f"{told}: who only reads changes nothing"
-        report = verify(after.files, FOLDER, lambda number: Known(), lambda step: None)
+        report = verify(after.files, FOLDER, lambda number: KnownStream(), lambda step: None)
         assert report.is_whole, told
         bus = after.open()
         assert everything(bus) == said, told
@@ -115,7 +115,7 @@ def test_whatever_an_index_file_holds_every_message_is_served(written: Written, 
         assert kinds or not is_seen, f"{told}: nobody was told"
         bus.publish("a/x", b"one more")
         after.close(bus)
-        report = verify(after.files, FOLDER, lambda number: Known(), lambda step: None)
+        report = verify(after.files, FOLDER, lambda number: KnownStream(), lambda step: None)
         assert report.is_whole, told
         assert not is_seen or not report.streams[0].notes, f"{told}: it is mended"
         after.stop()

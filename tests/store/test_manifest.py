@@ -24,7 +24,7 @@ from headwater.store import manifest as module
 from headwater.store.files import DiskFiles
 from headwater.store.manifest import Listed, Manifest, Record, found, quote, unquote
 from headwater.store.memory_files import MemoryFiles
-from headwater.store.verify import Known, verify
+from headwater.store.verify import KnownStream, verify
 
 FILES = DiskFiles()
 NOW_AND_THEN = msgspec.structs.replace(SMALL, checkpoint_batches=1 << 20, checkpoint_bytes=1 << 30)
@@ -226,7 +226,7 @@ def test_what_retention_deleted_is_no_damage(tmp_path: Path) -> None:
     with headwater.open(folder) as bus:
         assert contents(bus, "home") == ([b"%d" % number for number in range(3, 12)], [RETAINED])
         assert not events(bus)
-    assert verify(FILES, folder, lambda _: Known(), lambda _: None).is_whole
+    assert verify(FILES, folder, lambda _: KnownStream(), lambda _: None).is_whole
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_missing_segment_is_a_gap_and_offsets_go_on(tmp_path: Path, gone: list
     folder = lived_in(tmp_path / "data")
     for base in gone:
         (tmp_path / f"data/streams/1-home/{base:020d}.log").unlink()
-    report = verify(FILES, folder, lambda _: Known(), lambda _: None)
+    report = verify(FILES, folder, lambda _: KnownStream(), lambda _: None)
     assert [(damage.first, damage.last) for damage in report.streams[0].damages] == [(first, last)]
     expected = [b"%d" % (offset - 1) for offset in range(4, 13) if not first <= offset <= last]
     with headwater.open(folder, read_only=True) as reader:
@@ -262,7 +262,7 @@ def test_a_missing_segment_is_a_gap_and_offsets_go_on(tmp_path: Path, gone: list
 def test_a_missing_stream_folder_is_a_gap_and_its_offsets_are_not_given_again(tmp_path: Path, what: str) -> None:
     folder = lived_in(tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / what)
-    report = verify(FILES, folder, lambda _: Known(), lambda _: None)
+    report = verify(FILES, folder, lambda _: KnownStream(), lambda _: None)
     assert not report.is_whole
     assert any("streams/1-home is missing" in trouble for trouble in report.troubles)
     with headwater.open(folder, read_only=True) as reader:
@@ -314,7 +314,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path, lost: i
     for base in (4, 7)[:lost]:
         for ending in ("idx", "log"):
             (tmp_path / f"data/streams/1-home/{base:020d}.{ending}").unlink()
-    assert verify(FILES, folder, lambda _: Known(), lambda _: None).is_whole
+    assert verify(FILES, folder, lambda _: KnownStream(), lambda _: None).is_whole
     with headwater.open(folder) as bus:
         assert contents(bus, "home") == ([b"9", b"10", b"11"], [(1, 9, "deleted by retention")])
         assert not events(bus)
@@ -410,7 +410,7 @@ def test_a_folder_that_is_no_stream_is_named_and_left_alone(tmp_path: Path) -> N
     streams = tmp_path / "data/streams"
     for name in ("99-home", "1-aaa", "1-home=ZZ", "1-home (copy)"):
         shutil.copytree(streams / "1-home", streams / name)
-    report = verify(FILES, folder, lambda _: Known(), lambda _: None)
+    report = verify(FILES, folder, lambda _: KnownStream(), lambda _: None)
     assert len(report.troubles) == 4
     with headwater.open(folder) as bus:
         assert sorted(bus.ends()) == ["home", "yard"]
@@ -425,7 +425,7 @@ def test_a_copy_of_a_segment_under_another_name_is_set_apart(tmp_path: Path, bas
     folder = lived_in(tmp_path / "data")
     home = tmp_path / "data/streams/1-home"
     shutil.copy(home / f"{10:020d}.log", home / f"{base:020d}.log")
-    assert not verify(FILES, folder, lambda _: Known(), lambda _: None).is_whole
+    assert not verify(FILES, folder, lambda _: KnownStream(), lambda _: None).is_whole
     expected = [b"%d" % number for number in range(3, 12)]
     with headwater.open(folder, read_only=True) as reader:
         assert contents(reader, "home") == (expected, [RETAINED])
@@ -444,7 +444,7 @@ def test_a_folder_of_format_1_or_a_backup_of_one_is_given_one(tmp_path: Path) ->
     (tmp_path / "data/manifest").unlink()
     with pytest.raises(Malformed, match="open it once for writing"):
         headwater.open(folder, read_only=True)
-    assert verify(FILES, folder, lambda _: Known(), lambda _: None).is_whole
+    assert verify(FILES, folder, lambda _: KnownStream(), lambda _: None).is_whole
     headwater.restore(folder, tmp_path / "restored")
     for path in (folder, str(tmp_path / "restored")):
         with headwater.open(path) as bus:
@@ -462,7 +462,7 @@ def test_a_backup_and_what_is_restored_from_it_know_what_they_should_hold(tmp_pa
     with headwater.open(folder) as bus:
         bus.backup(tmp_path / "backup")
     headwater.restore(tmp_path / "backup", tmp_path / "restored")
-    assert verify(FILES, str(tmp_path / "restored"), lambda _: Known(), lambda _: None).is_whole
+    assert verify(FILES, str(tmp_path / "restored"), lambda _: KnownStream(), lambda _: None).is_whole
     (tmp_path / f"restored/streams/1-home/{7:020d}.log").unlink()
     with headwater.open(tmp_path / "restored") as bus:
         assert [gap[:2] for gap in contents(bus, "home")[1]] == [(1, 3), (7, 9)]

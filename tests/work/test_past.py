@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.delivery.life import AFTER, NAMES, OPENED, REDRIVEN, Entry
+from headwater.delivery.life import AFTER, NAMES, OPENED, REDRIVEN, LifeEntry
 from headwater.message import DeadLetter, StateInfo, SubscriptionInfo
 from headwater.work.comparison import Outcome
 from headwater.work.past import FAILED, Past
@@ -36,7 +36,7 @@ def tell(found: Past, *events: tuple[str, float] | tuple[str, float, dict[str, A
         ranges = [] if event == OPENED else [(offset, offset)]
         state = None if event == OPENED else states[event]
         options: dict[str, Any] = {"root": "home", "ranges": ranges, **(more[0] if more else {})}
-        found.tell(Entry(NOON + timedelta(seconds=at_s), event, state, **options))
+        found.tell(LifeEntry(NOON + timedelta(seconds=at_s), event, state, **options))
 
 
 def test_what_was_acked_at_last_is_known_with_its_attempts_its_error_and_how_long_it_was_out() -> None:
@@ -93,14 +93,14 @@ def test_what_was_in_flight_as_the_process_ended_waits() -> None:
 
 def test_of_long_runs_only_what_is_asked_for_is_kept_whatever_its_order() -> None:
     found = past((7, 3, 5))
-    found.tell(Entry(NOON, "taken", "in_flight", "home", [(1, 4), (6, 1_000_000_000)]))
-    found.tell(Entry(NOON, "taken", "in_flight", "other", [(1, 1_000_000_000)]))
+    found.tell(LifeEntry(NOON, "taken", "in_flight", "home", [(1, 4), (6, 1_000_000_000)]))
+    found.tell(LifeEntry(NOON, "taken", "in_flight", "other", [(1, 1_000_000_000)]))
     assert sorted(found._stories) == [("home", 3), ("home", 7)]
 
 
 def test_entries_that_were_lost_are_counted() -> None:
     found = past()
-    found.tell(Entry(NOON, "lost", count=7))
+    found.tell(LifeEntry(NOON, "lost", count=7))
     assert found.lost == 7
 
 

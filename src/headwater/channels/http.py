@@ -32,7 +32,7 @@ from headwater.delivery.selection import Selection
 from headwater.errors import Closed, Conflict, Disconnected, Gap
 from headwater.message import Message
 from headwater.server.log import Log
-from headwater.server.posting import Answer, Poster, Unanswered, Unreachable
+from headwater.server.posting import Poster, Response, Unanswered, Unreachable
 from headwater.wire import cloudevents
 from headwater.wire.webhook import secret_bytes, sign
 
@@ -151,7 +151,7 @@ class HttpChannel(Channel):
         else:
             self._refuse(found, messages, f"{self.where} answered {answer.status}{_detail(answer)}")
 
-    async def _post(self, messages: Sequence[Message]) -> Answer:
+    async def _post(self, messages: Sequence[Message]) -> Response:
         first, last = messages[0], messages[-1]
         events = [cloudevents.event_of(message, self._source) for message in messages]
         if len(events) == 1:
@@ -217,7 +217,7 @@ class HttpChannel(Channel):
         await channels.loop.run_in_executor(channels.executor.of(self.payer), channels.registry.pause, self.row.id)
         self.durable.consumers.give_back(self.ticket)
 
-    def _delay_s(self, answer: Answer) -> float | None:
+    def _delay_s(self, answer: Response) -> float | None:
         """How long the destination wants to be left alone, if it says so."""
         said = answer.retry_after.strip()
         if said.isascii() and said.isdecimal():
@@ -266,6 +266,6 @@ class Hold(Exception):
         self.delay_s = delay_s
 
 
-def _detail(answer: Answer) -> str:
+def _detail(answer: Response) -> str:
     """What an answer means besides its status."""
     return ", a redirect, which is not followed" if answer.location else ""

@@ -20,7 +20,7 @@ from headwater.store.folder import LOCK, STATE, STREAMS, VERSION
 from headwater.store.log import Hole
 from headwater.store.rocks import RocksReader, RocksState
 from headwater.store.state_verify import StateReport, verify_state
-from headwater.store.verify import Known, Report, StreamReport, segment_bytes
+from headwater.store.verify import KnownStream, Report, StreamReport, segment_bytes
 from headwater.store.verify import quarantine as set_apart
 from headwater.store.verify import verify as walk
 from headwater.units import size
@@ -108,7 +108,7 @@ def _walk(files: Files, data: str) -> Report:
     except (Failed, msgspec.DecodeError):
         pass  # which is told by whoever walks the state
     with progress("verifying", segment_bytes(files, data), "bytes") as advance:
-        return walk(files, data, lambda number: Known(durable.get(number, 0), holes.get(number, ())), advance)
+        return walk(files, data, lambda number: KnownStream(durable.get(number, 0), holes.get(number, ())), advance)
 
 
 def _set_apart(files: Files, data: str, report: Report) -> None:

@@ -49,7 +49,7 @@ class ApiError(msgspec.Struct):
     description: str = ""
 
 
-class Answer(msgspec.Struct):
+class EngineAnswer(msgspec.Struct):
     """Of any answer of the engine, what is looked at."""
 
     error: ApiError | None = None
@@ -62,7 +62,7 @@ class Answer(msgspec.Struct):
     cluster: dict[str, Any] = {}
 
 
-_answers = msgspec.json.Decoder(Answer)
+_answers = msgspec.json.Decoder(EngineAnswer)
 
 
 class Rejected(Exception):
@@ -230,13 +230,13 @@ class NatsConnection:
         except (OSError, errors.Error) as error:
             raise Unavailable(f"the NATS servers cannot be asked: {error or type(error).__name__}") from None
 
-    async def api(self, verb: str, asked: object, timeout_s: float) -> Answer:
+    async def api(self, verb: str, asked: object, timeout_s: float) -> EngineAnswer:
         """An answer of JetStream's API; raises `Rejected` or `Unavailable`."""
         message = await self.request(f"$JS.API.{verb}", msgspec.json.encode(asked) if asked else b"", timeout_s)
         return self.opened(message.data)
 
     @staticmethod
-    def opened(data: bytes) -> Answer:
+    def opened(data: bytes) -> EngineAnswer:
         """An answer, unless it says that there is none."""
         try:
             answer = _answers.decode(data)

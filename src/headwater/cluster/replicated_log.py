@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from headwater.cluster.record import Append, Create, Entry, Remove, Roll, Trim
-from headwater.cluster.sequencer import Hook, Ticket
+from headwater.cluster.sequencer import Hook, PendingRecord
 from headwater.config import Config
 from headwater.errors import Damaged, HeadwaterError
 from headwater.store.batch import Batch, Seed
@@ -125,7 +125,7 @@ class ReplicatedLog(Mirror):
         self._replication.wait(self.place(group, now_us))
         self.show(group)
 
-    def place(self, group: Group, now_us: int) -> Ticket:
+    def place(self, group: Group, now_us: int) -> PendingRecord:
         """Place a group and send its record."""
         placed = [stream.place(writes, now_us) for stream, writes in group]
         entries = list(chain.from_iterable(map(self._entries, group, placed)))

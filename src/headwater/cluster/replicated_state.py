@@ -14,7 +14,7 @@ from operator import itemgetter
 from headwater import threads
 from headwater.cluster.checkpoint import with_position
 from headwater.cluster.record import Entry, Position, Rows
-from headwater.cluster.sequencer import Hook, Sequencer, Ticket
+from headwater.cluster.sequencer import Hook, PendingRecord, Sequencer
 from headwater.store.state import State
 
 PENDING_BYTES_MAX = 64 << 20
@@ -86,15 +86,15 @@ class ReplicatedState:
             self._sequencer.wait(ticket)
         self._sequencer.settle()
 
-    def flush(self) -> Ticket | None:
+    def flush(self) -> PendingRecord | None:
         """Send what waits, if anything does."""
         with self._sequencer.order:
             return self._send({}) if self._layers[0] else None
 
-    def _send(self, rows: Mapping[bytes, bytes | None]) -> Ticket:
+    def _send(self, rows: Mapping[bytes, bytes | None]) -> PendingRecord:
         return self.send((), _nothing, rows)
 
-    def send(self, entries: Sequence[Entry], carry_out: Hook, rows: Mapping[bytes, bytes | None]) -> Ticket:
+    def send(self, entries: Sequence[Entry], carry_out: Hook, rows: Mapping[bytes, bytes | None]) -> PendingRecord:
         """Send a record of what waits, these rows, and then these entries; if it raises, nothing of that is sent, and
         what waited waits on."""
         with self._sequencer.order:

@@ -18,7 +18,7 @@ from headwater.cluster.pipeline import Stopped
 from headwater.cluster.record import Archived, Entry, Position
 from headwater.cluster.replicated_log import ReplicatedLog
 from headwater.cluster.replicated_state import ReplicatedState
-from headwater.cluster.sequencer import Hook, Sequencer, Ticket
+from headwater.cluster.sequencer import Hook, PendingRecord, Sequencer
 from headwater.cluster.snapshot import Snapshot
 from headwater.errors import HeadwaterError, Unavailable
 from headwater.server.log import Log
@@ -113,7 +113,7 @@ class Replication:
 
     # What they ask for
 
-    def send(self, entries: Sequence[Entry], carry_out: Hook) -> Ticket:
+    def send(self, entries: Sequence[Entry], carry_out: Hook) -> PendingRecord:
         """Send a record, behind all rows that wait."""
         assert self._state is not None
         return self._state.send(entries, carry_out, {})
@@ -126,7 +126,7 @@ class Replication:
         """Have word left, on all nodes, of how far a lake has each root."""
         self.commit([Archived(lake, archived)], lambda _: leave())
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: PendingRecord) -> None:
         """Return once a record is carried out."""
         self.sequencer.wait(ticket)
 

@@ -34,7 +34,7 @@ def _nothing(_: Position) -> None:
     """Nothing is to be done once it is committed."""
 
 
-class Ticket:
+class PendingRecord:
     """A record on its way."""
 
     __slots__ = ("carry_out", "error", "is_committed", "is_over", "number", "position")
@@ -88,9 +88,9 @@ class Sequencer:
         """How many were sent, how long they were together, and the last one."""
         self._lock = threads.Lock()
         self._changed = threads.Condition(self._lock)
-        self._tickets: deque[Ticket] = deque()
+        self._tickets: deque[PendingRecord] = deque()
         """Not committed yet, in order."""
-        self._committed: deque[tuple[Ticket, Committed]] = deque()
+        self._committed: deque[tuple[PendingRecord, Committed]] = deque()
         """Not carried out yet, in order."""
         self._reasons: dict[str, str] = {}
         """Why nothing is taken, by who says so."""
@@ -138,7 +138,7 @@ class Sequencer:
         self.wait(ticket)
         return ticket.position
 
-    def send(self, entries: Sequence[Entry], carry_out: Hook = _nothing) -> Ticket:
+    def send(self, entries: Sequence[Entry], carry_out: Hook = _nothing) -> PendingRecord:
         """Send a record; `carry_out` is what it changes here, once it is committed. TooLarge (413) if it is too large
         for the engine, and Unavailable (503) if nothing is taken: then nothing was sent."""
         self.check()
@@ -148,14 +148,14 @@ class Sequencer:
                 self._changed.wait(WAKE_S_MAX)
                 self.check()
             record, commands = self._pipeline.add(entries, self._clock.now_us())
-            ticket = Ticket(record.number, carry_out)
+            ticket = PendingRecord(record.number, carry_out)
             self._tickets.append(ticket)
             self.record_bytes_last = sum([len(command.data) for command in commands if isinstance(command, Send)])
             self.records, self.record_bytes = self.records + 1, self.record_bytes + self.record_bytes_last
             self._do(commands)
             return ticket
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: PendingRecord) -> None:
         """Return once a record is committed and carried out; SteppedDown (503) if that will never be, or is not
         known."""
         with self._lock:
@@ -197,7 +197,7 @@ class Sequencer:
                 if self._apply is not None:
                     self._apply(committed)
 
-    def _fail(self, ticket: Ticket, error: BaseException) -> None:
+    def _fail(self, ticket: PendingRecord, error: BaseException) -> None:
         """What is committed could not be done here: this folder stays behind, until a new start applies it again."""
         self.is_whole = False
         why = f"record {ticket.number} is stored by the cluster and could not be written here: {error}"

@@ -66,7 +66,7 @@ EPOCH = to_datetime(0)
 encode = msgspec.json.Encoder().encode
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class LifeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of some messages at one moment, as it is written."""
 
     time: datetime
@@ -198,11 +198,11 @@ class Life:
         ranges: list[tuple[int, int]],
         consumer: Hashable,
         failure: Failure = NEVER_FAILED,
-    ) -> Entry:
+    ) -> LifeEntry:
         """What is told of some messages."""
         state = AFTER[event]
         who = consumer.who if isinstance(consumer, Ticket) else ""
-        return Entry(
+        return LifeEntry(
             *(time, NAMES[event], state, self._roots[lane[0]], ranges, lane[1], who or failure.by or None),
             attempts=failure.attempts,
             deliveries=failure.vanished,
@@ -344,9 +344,9 @@ class Lives:
             now_us = monotonic_us + offset_us
             if life.lost:
                 count, life.lost = life.lost, 0
-                yield life, encode(Entry(to_datetime(now_us), LOST, count=count))
+                yield life, encode(LifeEntry(to_datetime(now_us), LOST, count=count))
             if lane is None:
-                yield life, encode(Entry(to_datetime(now_us), OPENED))
+                yield life, encode(LifeEntry(to_datetime(now_us), OPENED))
             elif failure is None and rest is None:
                 if now_us // SECOND_US != second:
                     second = now_us // SECOND_US

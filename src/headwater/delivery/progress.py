@@ -38,7 +38,7 @@ class Standing(msgspec.Struct, frozen=True):
     """Messages that were not looked at yet: how many of them are among the lag is an estimate."""
 
 
-class Known(NamedTuple):
+class KnownMessage(NamedTuple):
     """A message that is not plainly pending or acked."""
 
     root: str
@@ -110,12 +110,12 @@ class Progress:
             stream = self._supply.stream(root)
             return list(offsets) if stream is None else self._machine.undone(stream, offsets)
 
-    def known(self) -> list[Known]:
+    def known(self) -> list[KnownMessage]:
         """Each message that is not plainly pending or acked."""
         with self._books.lock:
             machine, name = self._machine, self._supply.name
             return [
-                Known(name(lane[0]), lane, offset, state, failure, machine.lease(lane, offset))
+                KnownMessage(name(lane[0]), lane, offset, state, failure, machine.lease(lane, offset))
                 for lane, offset, state, failure in machine.states()
             ]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.delivery.dispatcher import Dispatcher
 from headwater.delivery.lane import Failure, LaneId, MessageState
-from headwater.delivery.progress import Known
+from headwater.delivery.progress import KnownMessage
 from headwater.delivery.rows import DeadRow, RetainedRest, decode_waiting
 from headwater.errors import HeadwaterError
 from headwater.log.roots import Roots
@@ -43,7 +43,7 @@ class States:
         known.sort(key=lambda one: (one.root, one.offset, one.lane))
         return (self._told(number, one) for one in known[after:])
 
-    def _told(self, number: int, one: Known) -> StateInfo:
+    def _told(self, number: int, one: KnownMessage) -> StateInfo:
         if one.state is MessageState.ACKED:
             dead = self._letter(number, one.lane, one.offset)
             if dead is not None:

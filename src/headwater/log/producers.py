@@ -23,7 +23,7 @@ LOOKED_UP_MAX = 10_000
 """Producers whose rows are remembered as they are in the state."""
 
 
-class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StoredPublish(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an idempotent publish was given the first time."""
 
     first_offset: int
@@ -34,7 +34,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Producer(msgspec.Struct, array_like=True):
     """The last sequences of an idempotent producer, oldest first."""
 
-    window: dict[int, Stored] = {}
+    window: dict[int, StoredPublish] = {}
     last: int = -1
     used_us: int = 0
     owner: str = ""
@@ -67,7 +67,7 @@ class Producers:
         self._pools: Pools[str] | None = None
         """Whose they are, in the order of their use; put together once there are so many that it matters."""
 
-    def repeated(self, name: str, sequence: int) -> Stored | None:
+    def repeated(self, name: str, sequence: int) -> StoredPublish | None:
         """What this sequence was given the first time, if this is a repeat; Conflict if it cannot be told any more."""
         known = self._of(name)
         if sequence > known.last:
@@ -94,7 +94,7 @@ class Producers:
         is_new = known.last < 0
         known.last = max(known.last, header.sequence)
         known.used_us = header.time_us
-        known.window[header.sequence] = Stored(header.first_offset, header.count, header.time_us)
+        known.window[header.sequence] = StoredPublish(header.first_offset, header.count, header.time_us)
         window = ONCE_WINDOW if header.flags & ONCE else self._config.producer_window
         while len(known.window) > window:
             del known.window[next(iter(known.window))]

@@ -1,8 +1,8 @@
 """Posting: one HTTP/1.1 connection to a destination, kept open between requests.
 
 Promises: only the address that was checked is connected to, and no redirect is followed; an answer is read up to its
-limits and no further, and in the time there is; whatever the other side sends, what comes out is an `Answer`, or one of
-the two errors below, which tell whether it may have got the request. Of what it says beyond the status nothing is
+limits and no further, and in the time there is; whatever the other side sends, what comes out is a `Response`, or one
+of the two errors below, which tell whether it may have got the request. Of what it says beyond the status nothing is
 shown to anybody: who may name a destination is not to read what only this machine can reach.
 """
 
@@ -29,7 +29,7 @@ class Unanswered(TimedOut):
     """The request was sent, and no answer that can be read came."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Response(msgspec.Struct, frozen=True):
     """What the destination says."""
 
     status: int
@@ -52,7 +52,7 @@ class Poster:
 
     async def post(
         self, address: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, within_s: float | None
-    ) -> Answer:
+    ) -> Response:
         """Send a request to the destination's address, and read its answer."""
         is_kept = self._connection is not None
         if not is_kept:
@@ -83,7 +83,7 @@ class Poster:
 
     async def _exchange(
         self, path: str, headers: Sequence[tuple[str, str]], body: bytes, within_s: float | None
-    ) -> Answer:
+    ) -> Response:
         """EOFError if the connection was lost before anything came back."""
         connection = self._connection
         assert connection is not None
@@ -113,8 +113,8 @@ class Poster:
         self._writer.writelines((head or b"", data or b""))
         await self._writer.drain()
 
-    async def _read(self, connection: h11.Connection) -> Answer:
-        answer: Answer | None = None
+    async def _read(self, connection: h11.Connection) -> Response:
+        answer: Response | None = None
         received = 0
         while True:
             event = connection.next_event()
@@ -130,7 +130,7 @@ class Poster:
                 connection.receive_data(more)
             elif isinstance(event, h11.Response):
                 found = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
-                answer = Answer(event.status_code, found.get("retry-after", ""), found.get("location", ""))
+                answer = Response(event.status_code, found.get("retry-after", ""), found.get("location", ""))
             elif answer is not None and not isinstance(event, h11.InformationalResponse | h11.Data):
                 return answer
 

@@ -33,7 +33,7 @@ from headwater.store.rocksdb import (
     unreadable,
 )
 from headwater.store.state import Rows
-from headwater.store.state_marks import Known, Marks
+from headwater.store.state_marks import KnownWrites, Marks
 from headwater.store.state_recovery import ALL_GROUPS, Loss, is_continuous, loss_rows, lost_tail, mend_logs
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class RocksState:
 
     # Opening
 
-    def _open(self, must_exist: bool) -> tuple[Rdict, Known]:
+    def _open(self, must_exist: bool) -> tuple[Rdict, KnownWrites]:
         known = self._marks.read()
         if known.synced or must_exist:
             if not self._files.exists(f"{self.path}/CURRENT"):
@@ -113,14 +113,14 @@ class RocksState:
             check_room(self.path, error)
             raise Damaged(f'the state in "{self.path}" does not open ({error}); {ADVICE}') from error
 
-    def _mend_logs(self, known: Known, cut_after: int | None = None) -> bool:
+    def _mend_logs(self, known: KnownWrites, cut_after: int | None = None) -> bool:
         mended = mend_logs(self._files, self.path, known, cut_after)
         if mended is not None and cut_after is None:
             self.torn += mended.torn
             self.met += mended.losses
         return mended is not None
 
-    def _take_up(self, known: Known) -> None:
+    def _take_up(self, known: KnownWrites) -> None:
         """Go on where the chain ends; what was durable and is not there is noted."""
         link = self._link()
         self._number = self._synced = max(link.number, known.synced)
@@ -299,7 +299,7 @@ class RocksState:
             self._db.close()
         except Exception:  # noqa: S110  # it says once more why it failed, or is closed; it lets go all the same
             pass
-        known = Known(self._synced, tuple(self._last))
+        known = KnownWrites(self._synced, tuple(self._last))
         self._mend_logs(known, cut_after=self._synced)
         db = open_rocks(self.path)
         value = db.get(rows.CHAIN)

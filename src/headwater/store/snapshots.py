@@ -23,7 +23,7 @@ MAKING = "making"
 PIECE_BYTES = 1 << 20
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
     """A file of a snapshot."""
 
     name: str
@@ -39,7 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     time_us: int
     of: str
     """Which RocksDB it was taken of: table names are used once in each."""
-    files: list[Entry]
+    files: list[SnapshotFile]
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ def _identity(files: Files, path: str) -> str:
         return ""
 
 
-def _copy(files: Files, source: str, target: str, name: str, before: Snapshot | None, place: str) -> Entry:
+def _copy(files: Files, source: str, target: str, name: str, before: Snapshot | None, place: str) -> SnapshotFile:
     """A file of a snapshot: the last one's copy of the same table, or a copy of its own."""
     if before is not None and before.of and name.endswith(TABLE):
         for entry in before.files:
@@ -146,7 +146,7 @@ def _copy(files: Files, source: str, target: str, name: str, before: Snapshot | 
     finally:
         read.close()
         write.close()
-    return Entry(name, position, crc)
+    return SnapshotFile(name, position, crc)
 
 
 def _checksum(files: Files, path: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ SYNCED, IN_TABLES = 0, 1 + len(GROUPS)
 """Cells; those of the groups are between them."""
 
 
-class Known(NamedTuple):
+class KnownWrites(NamedTuple):
     """What the file says."""
 
     synced: int = 0
@@ -38,14 +38,14 @@ class Marks:
         path = state + ENDING
         self._cells = files.cells(path, write=write) if write or files.exists(path) else None
 
-    def read(self) -> Known:
+    def read(self) -> KnownWrites:
         """What it says; where it says nothing, or is damaged, nothing is known."""
         if self._cells is None:
-            return Known()
+            return KnownWrites()
         cells = [self._cells.get(index) for index in range(IN_TABLES + 1)]
         found = [offset_of(cell) for cell in cells]
         is_damaged = any(cell and not number for cell, number in zip(cells, found, strict=True) if cell != watermark(0))
-        return Known(found[SYNCED], tuple(found[1:IN_TABLES]), found[IN_TABLES], is_damaged)
+        return KnownWrites(found[SYNCED], tuple(found[1:IN_TABLES]), found[IN_TABLES], is_damaged)
 
     def note(self, synced: int, groups: int, last: Sequence[int]) -> None:
         """Everything up to this write is durable; of these groups the last write is another than before."""

@@ -18,7 +18,7 @@ from headwater.store import state as rows
 from headwater.store.chain import GROUPS, ChainLink
 from headwater.store.files import Files, parent
 from headwater.store.rocksdb import ADVICE, beside, log_names
-from headwater.store.state_marks import Known
+from headwater.store.state_marks import KnownWrites
 
 ALL_GROUPS = (1 << len(GROUPS)) - 1
 
@@ -80,7 +80,7 @@ def link_of(payload: bytes) -> ChainLink | None:
     return chain.unpack(payload[start + 4 : start + 4 + chain.LINK_BYTES])
 
 
-def is_continuous(files: Files, path: str, known: Known) -> bool:
+def is_continuous(files: Files, path: str, known: KnownWrites) -> bool:
     """Whether the logs follow on the tables, and one another, as far as can be told without opening the tables."""
     names = log_names(files, path)
     if len(names) > 1:
@@ -114,7 +114,7 @@ def tables(files: Files, path: str) -> Tables:
     return Tables((chain.unpack(value) if value is not None else None) or ChainLink(), sequence)
 
 
-def mend_logs(files: Files, path: str, known: Known, cut_after: int | None = None) -> Mended | None:
+def mend_logs(files: Files, path: str, known: KnownWrites, cut_after: int | None = None) -> Mended | None:
     """Cut off what was torn, set apart what went bad, and leave logs that RocksDB reads to their ends. None, and
     nothing has changed, if they are in order. With `cut_after`, whatever was written after that write is cut off."""
     names = log_names(files, path)
@@ -142,7 +142,7 @@ def mend_logs(files: Files, path: str, known: Known, cut_after: int | None = Non
     return Mended(losses, torn)
 
 
-def writes_after(files: Files, path: str, base: ChainLink, known: Known) -> tuple[list[bytes], list[Loss]]:
+def writes_after(files: Files, path: str, base: ChainLink, known: KnownWrites) -> tuple[list[bytes], list[Loss]]:
     """Every whole write of the logs that follows on a base, in their order, and those between them that are missing."""
     logs = {name: files.read(f"{path}/{name}") for name in log_names(files, path)}
     found, _ = _writes(logs, base.number)
@@ -170,7 +170,7 @@ def _writes(logs: dict[str, bytes], base: int) -> tuple[dict[int, _Write], bool]
     return found, is_whole
 
 
-def _judge(found: dict[int, _Write], base: ChainLink, known: Known) -> tuple[list[_Write], list[Loss]]:
+def _judge(found: dict[int, _Write], base: ChainLink, known: KnownWrites) -> tuple[list[_Write], list[Loss]]:
     """The writes that stay, in their order, and those that were acknowledged and are not there."""
     kept: list[_Write] = []
     losses: list[Loss] = []
@@ -195,7 +195,7 @@ def _between(before: ChainLink, after: ChainLink) -> Loss:
     )
 
 
-def lost_tail(before: ChainLink, known: Known, reason: str = "its log ends too early") -> Loss:
+def lost_tail(before: ChainLink, known: KnownWrites, reason: str = "its log ends too early") -> Loss:
     """What was durable after the last write that is there."""
     groups = sum(1 << group for group, last in enumerate(known.last) if last > before.number)
     if max(known.last) < known.synced:
@@ -208,7 +208,7 @@ def loss_rows(losses: list[Loss]) -> dict[bytes, bytes | None]:
     return {rows.LOSS + loss.first.to_bytes(8, "big"): rows.pack(loss) for loss in losses}
 
 
-def _note_of(losses: list[Loss], kept: list[_Write], base: Tables, known: Known) -> bytes:
+def _note_of(losses: list[Loss], kept: list[_Write], base: Tables, known: KnownWrites) -> bytes:
     """A write that says what is lost: in the log itself, so that it is known from the same moment on."""
     last = kept[-1].link if kept else base.link
     sequence = base.sequence + 1
@@ -232,7 +232,7 @@ class Seen(NamedTuple):
     """Of the writes that stay."""
 
 
-def look_at_logs(files: Files, path: str, known: Known, *, is_owned: bool) -> Seen:
+def look_at_logs(files: Files, path: str, known: KnownWrites, *, is_owned: bool) -> Seen:
     """What recovery would find. Beside a running owner its tables are not looked into, and what it has not called
     durable is not judged."""
     logs = {name: files.read(f"{path}/{name}") for name in log_names(files, path)}

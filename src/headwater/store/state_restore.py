@@ -24,7 +24,7 @@ from headwater.store.rocks import RocksState
 from headwater.store.rocksdb import beside, scan_rocks
 from headwater.store.snapshots import Snapshot
 from headwater.store.state import Rows
-from headwater.store.state_marks import ENDING, Known, Marks
+from headwater.store.state_marks import ENDING, KnownWrites, Marks
 from headwater.store.state_recovery import (
     ALL_GROUPS,
     Loss,
@@ -146,7 +146,7 @@ def _rows_from(db: Rdict | None, kind: bytes, start: bytes) -> Iterator[Row]:
     return iter(()) if db is None else scan_rocks(db, "the snapshot", kind, start)
 
 
-def _current(files: Files, place: str, known: Known, held: ExitStack) -> _Current | None:
+def _current(files: Files, place: str, known: KnownWrites, held: ExitStack) -> _Current | None:
     """The state as it is; None if its tables do not open."""
     if not files.exists(f"{place}/CURRENT"):
         return None
@@ -157,7 +157,7 @@ def _current(files: Files, place: str, known: Known, held: ExitStack) -> _Curren
     return _Current(held.enter_context(beside(files, place, seen.log)), place, seen.losses)
 
 
-def _begun(files: Files, folder: str, known: Known) -> RocksState:
+def _begun(files: Files, folder: str, known: KnownWrites) -> RocksState:
     """An empty state, whose writes are numbered after those of the old one."""
     files.remove_tree(f"{folder}/{NEW}")
     files.remove(f"{folder}/{NEW}{ENDING}")
@@ -169,7 +169,7 @@ def _begun(files: Files, folder: str, known: Known) -> RocksState:
 def _fill(
     files: Files,
     place: str,
-    known: Known,
+    known: KnownWrites,
     new: RocksState,
     current: _Current | None,
     older: Rdict | None,

@@ -17,7 +17,7 @@ from headwater.store.chain import GROUPS, ChainLink
 from headwater.store.files import Files
 from headwater.store.rocks import RocksReader
 from headwater.store.rocksdb import beside, scan_rocks
-from headwater.store.state_marks import Known, Marks
+from headwater.store.state_marks import KnownWrites, Marks
 from headwater.store.state_recovery import Loss, Seen, look_at_logs, lost_tail
 
 TRIES_MAX = 5
@@ -76,7 +76,7 @@ def verify_state(
     return report
 
 
-def _look_at_writes(files: Files, path: str, known: Known, is_owned: bool) -> Seen:
+def _look_at_writes(files: Files, path: str, known: KnownWrites, is_owned: bool) -> Seen:
     for _ in range(TRIES_MAX):
         try:
             return look_at_logs(files, path, known, is_owned=is_owned)
@@ -85,7 +85,7 @@ def _look_at_writes(files: Files, path: str, known: Known, is_owned: bool) -> Se
     return Seen([], [], b"")
 
 
-def _read_beside(path: str, decoders: Mapping[bytes, Decode], known: Known, report: StateReport) -> None:
+def _read_beside(path: str, decoders: Mapping[bytes, Decode], known: KnownWrites, report: StateReport) -> None:
     try:
         state = RocksReader(path)
     except Failed:
@@ -114,7 +114,7 @@ def link_in(state: RocksReader) -> ChainLink:
 def _read(
     scan: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
     decoders: Mapping[bytes, Decode],
-    known: Known,
+    known: KnownWrites,
     report: StateReport,
 ) -> None:
     link = ChainLink()

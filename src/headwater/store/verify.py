@@ -85,7 +85,7 @@ class Report(msgspec.Struct):
         return not self.troubles and all(stream.is_whole for stream in self.streams)
 
 
-class Known(NamedTuple):
+class KnownStream(NamedTuple):
     """What the state knows about a stream."""
 
     durable: int = 0
@@ -112,7 +112,7 @@ def segment_bytes(files: Files, folder: str) -> int:
     return total
 
 
-def verify(files: Files, folder: str, known: Callable[[int], Known], on_bytes: Callable[[int], None]) -> Report:
+def verify(files: Files, folder: str, known: Callable[[int], KnownStream], on_bytes: Callable[[int], None]) -> Report:
     """Walk a folder; `known` answers what the state says about a stream, `on_bytes` is called with each step."""
     report = Report()
     report.troubles += marks.troubles(files, folder)
@@ -233,7 +233,7 @@ class _StreamWalk:
         seed: Seed,
         listed: Listed,
         there: Sequence[int],
-        known: Known,
+        known: KnownStream,
         journaled: Mapping[int, int],
     ) -> None:
         self._files = files

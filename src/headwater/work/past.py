@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from headwater.delivery.life import LOST, OPENED, REDRIVEN, Entry
+from headwater.delivery.life import LOST, OPENED, REDRIVEN, LifeEntry
 from headwater.delivery.options import Options
 from headwater.message import DeadLetter, StateInfo, SubscriptionInfo
 from headwater.topics.name import root_of
@@ -74,7 +74,7 @@ class Past:
         else:
             asked.append(offset)
 
-    def tell(self, entry: Entry) -> None:
+    def tell(self, entry: LifeEntry) -> None:
         """One entry more, in their order."""
         if entry.event == LOST:
             self.lost += entry.count
@@ -85,7 +85,7 @@ class Past:
             for offset in self._asked_in(entry):
                 self._stories.setdefault((entry.root, offset), Story()).tell(entry)
 
-    def _asked_in(self, entry: Entry) -> Iterator[int]:
+    def _asked_in(self, entry: LifeEntry) -> Iterator[int]:
         asked = self._asked.get(entry.root or "", [])
         for first, last in entry.ranges:
             yield from asked[bisect_left(asked, first) : bisect_right(asked, last)]
@@ -120,7 +120,7 @@ class Story:
         """When it was handed out, if it is in flight."""
         self.took_us: int | None = None
 
-    def tell(self, entry: Entry) -> None:
+    def tell(self, entry: LifeEntry) -> None:
         """One entry more about it."""
         if entry.event == "taken":
             self.taken = entry.time

@@ -23,7 +23,7 @@ import msgspec
 
 from headwater import threads
 from headwater.clock import SECOND_US, Clock, to_datetime
-from headwater.delivery.life import Entry
+from headwater.delivery.life import LifeEntry
 from headwater.errors import Conflict, Malformed, TimedOut
 from headwater.log.checks import Checks
 from headwater.message import Envelope, Outgoing, Receipt
@@ -304,7 +304,7 @@ class Shadow:
         return found
 
     def _tell(self, message: Envelope) -> None:
-        self.past.tell(message.json(Entry))
+        self.past.tell(message.json(LifeEntry))
 
     def _as_it_happened(self, trial: Trial) -> Trial:
         return msgspec.structs.replace(trial, before=self.past.of(root_of(trial.topic), trial.offset))

@@ -14,21 +14,21 @@ from headwater.admin.dashboard.dialogs import detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, telling
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.pager import PAGE, Pager
-from headwater.audit import TOPIC, Entry
+from headwater.audit import TOPIC, AuditEntry
 from headwater.clock import from_datetime
 from headwater.message import Envelope
 
 LOOKED_S = 3.0
 """How long is looked back for what is found; Older goes on from there."""
 ADVICE = "The audit is for those whose token has the role admin."
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = msgspec.json.Decoder(AuditEntry).decode
 
 
 class Change(msgspec.Struct, frozen=True):
     """An entry, and where it is."""
 
     offset: int
-    entry: Entry
+    entry: AuditEntry
 
 
 class Audit:
@@ -142,7 +142,7 @@ def _change(message: Envelope) -> Change | None:
         return None
 
 
-def _words(entry: Entry) -> str:
+def _words(entry: AuditEntry) -> str:
     """What an entry is found by."""
     return (
         msgspec.json.encode([entry.who, entry.via, entry.what, entry.target, entry.before, entry.after])
@@ -151,7 +151,7 @@ def _words(entry: Entry) -> str:
     )
 
 
-def _who(entry: Entry) -> str:
+def _who(entry: AuditEntry) -> str:
     return shown.plain(entry.who if entry.via == entry.who else f"{entry.who} via {entry.via}")
 
 

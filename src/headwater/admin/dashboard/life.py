@@ -17,7 +17,7 @@ from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.frame import Frame, telling
 from headwater.admin.dashboard.names import Names, consumer_name
 from headwater.clock import SECOND_US, from_datetime, to_datetime
-from headwater.delivery.life import Entry
+from headwater.delivery.life import LifeEntry
 from headwater.delivery.own_topics import STATES, own_topic
 from headwater.errors import Gap, HeadwaterError
 from headwater.message import Envelope, StateInfo, SubscriptionInfo
@@ -48,7 +48,7 @@ FAILURES = {"nacked", "timed_out", "vanished", "dead"}
 NOW = {"retry": "It waits to be tried again", "in_flight": "A consumer has it", "dead": "It is a dead letter"}
 WAITS = "It waits."
 NOBODY = "No durable subscription takes it."
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = msgspec.json.Decoder(LifeEntry).decode
 
 
 class Life:
@@ -106,12 +106,12 @@ class Life:
             return "It is done with, or was passed over."
         return WAITS
 
-    async def _told(self, id: str) -> list[Entry]:
+    async def _told(self, id: str) -> list[LifeEntry]:
         """The entries about it, oldest first."""
         bus, message = self._frame.admin.bus, self._message
         topic = own_topic(STATES, id, bus.config)
         self._frame.check_sight(topic)
-        found: list[Entry] = []
+        found: list[LifeEntry] = []
         reading = bus.replay(topic, since=to_datetime(message.time_us - EARLIER_US))
         try:
             async with asyncio.timeout(READ_S):
@@ -123,7 +123,7 @@ class Life:
             await reading.close()
         return found
 
-    def _is_about(self, entry: Entry) -> bool:
+    def _is_about(self, entry: LifeEntry) -> bool:
         if entry.copies or entry.root != self._message.root:
             return False
         return any(first <= self._message.offset <= last for first, last in entry.ranges)
@@ -138,14 +138,14 @@ async def _taken(reading: Any) -> list[Envelope]:
             continue
 
 
-def _entry(message: Envelope) -> Entry | None:
+def _entry(message: Envelope) -> LifeEntry | None:
     try:
         return _decode(message.payload)
     except (msgspec.DecodeError, HeadwaterError):
         return None
 
 
-def _details(entry: Entry, names: Mapping[str, str]) -> str:
+def _details(entry: LifeEntry, names: Mapping[str, str]) -> str:
     said = [f" by {names.get(entry.consumer, shown.plain(entry.consumer))}"] if entry.consumer else []
     if entry.event not in FAILURES:
         return "".join(said)
