@@ -19,7 +19,8 @@ from headwater import Config, Outgoing
 from headwater.lake import files as lake_files
 from headwater.lake.carried_purges import carried, left_of
 from headwater.lake.erasure import Carried, carry_out
-from headwater.lake.lake import LostRace, archived_in, open_lake
+from headwater.lake.lake import LostRace, append, archived_in, open_lake
+from headwater.lake.scan import scanned
 from headwater.log.purges import Purge
 from spark import lakes
 
@@ -134,13 +135,28 @@ def test_rows_that_others_deleted_are_not_read_and_their_bytes_go_too(tmp_path: 
         delete_rows(tmp_path, [0, 7, 39])
         (file,) = archived_in(table(tmp_path), "home").files
         assert file.deletes
-        from headwater.lake.scan import scanned
-
         found = [offset for batch in scanned(file.place, ("offset",), 1, 99) for offset in batch[0].to_pylist()]
         assert found == [offset for offset, _ in in_lake(tmp_path)] == [n for n in range(1, 41) if n not in (1, 8, 40)]
         assert carry_out(table(tmp_path), "home", ()) == Carried("home", 3, 1, 1)
         assert [offset for offset, _ in in_lake(tmp_path)] == found
         assert not archived_in(table(tmp_path), "home").files[0].deletes
+
+
+def test_rows_that_others_deleted_are_not_read_of_a_file_that_is_not_sorted_by_offset(tmp_path: Path) -> None:
+    """Its rows are sorted when they are read; deletes say where they are in the file."""
+    with headwater.open(tmp_path / "data", SMALL) as bus:
+        fill(bus, 6)
+        opened = open_lake(str(lake_of(tmp_path)))
+        opened.claim(bus.id)
+        path = f"{lake_files.new_attempt(opened.make_table('home'), '1-6')}/day=1/part.parquet"
+        lakes.write(path, sorted(bus.replay("home/#"), key=lambda message: -message.offset))
+        append(opened.table("home"), [path], 0, 1, 6)
+        delete_rows(tmp_path, [0, 5])
+        (file,) = archived_in(table(tmp_path), "home").files
+        assert [batch[0].to_pylist() for batch in scanned(file.place, ("offset",), 1, 99)] == [[2, 3, 4, 5]]
+        bus.erase(ANN)
+        assert carry_out(table(tmp_path), "home", purges(bus)) == Carried("home", 3, 1, 1)
+        assert [offset for offset, _ in in_lake(tmp_path)] == [2, 3, 5]
 
 
 def delete_rows(tmp: Path, places: list[int]) -> None:

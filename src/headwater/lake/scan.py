@@ -53,7 +53,8 @@ def scanned(
         pq.ParquetFile(opened, pre_buffer=False, buffer_size=PAGE_BYTES) as file,
     ):
         if not _is_in_order(file):
-            found = _cut(file.read(columns=list(columns), use_threads=False), first, last)
+            found = file.read(columns=list(columns), use_threads=False)
+            found = _cut(found if not len(deleted) else found.filter(_all_but(deleted, found.num_rows)), first, last)
             yield from found.sort_by("offset").combine_chunks().to_batches(rows)
             return
         number = file.schema_arrow.names.index("offset")  # no column before it is nested
