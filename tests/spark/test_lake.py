@@ -92,6 +92,21 @@ def test_a_table_that_an_earlier_version_named_keeps_its_name(tmp_path: Path, mo
     assert opened.marks() == {"Haus-1": 5, "Neu-1": 1}
 
 
+def test_a_root_that_was_once_called_as_another_table_is_now_has_its_own(tmp_path: Path) -> None:
+    """A rollup's table, and that of a root with a digest in its name."""
+    from spark import lakes
+
+    taken = table_name("Haus-1")
+    with headwater.open(tmp_path / "data") as bus:
+        bus.publish_many([("Haus-1/a", b""), (f"{taken}/a", b""), ("_rollup_topics/a", b"")])
+        opened = open_lake(str(tmp_path / "lake"))
+        opened.claim(bus.id)
+        opened.catalog.create_table(("headwater", "_rollup_topics"), schema=lake_module.SCHEMA)
+        for root in ("Haus-1", taken, "_rollup_topics"):
+            lakes.archive(tmp_path / "lake", bus, root, 1)
+    assert opened.marks() == {"Haus-1": 1, taken: 1, "_rollup_topics": 1}
+
+
 FILTERS = [
     "home/#",
     "home/+/temp",

@@ -213,17 +213,19 @@ class Lake:
 
     def _table_of(self, root: str) -> Table | None:
         """The table of a root, under its name or the one that it had in earlier versions; None if there is none."""
-        for name in dict.fromkeys((table_name(root), former_name(root))):
+        own = table_name(root)
+        for name in dict.fromkeys((own, former_name(root))):
             try:
                 table = _known(self.catalog.load_table((NAMESPACE, name)))
             except NoSuchTableError:
                 continue
-            if table.properties.get(ROOT) != root:
+            if table.properties.get(ROOT) == root:
+                return table
+            if name == own:
                 raise Conflict(
                     f'table "{name}" of the lake "{self.where}" is not of root "{root}"; '
                     "somebody else made it: use another lake"
                 )
-            return table
         return None
 
     def make_table(self, root: str, layout: Layout | None = None) -> Table:
