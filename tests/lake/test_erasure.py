@@ -108,9 +108,36 @@ def test_a_purge_of_what_a_lake_has_not_is_noted_without_a_snapshot(tmp_path: Pa
 
 def test_later_purges_of_the_same_offset_are_not_taken_for_carried_out() -> None:
     first, second = Purge("home/1", 40), Purge("home/#", 40, key=ANN)
-    assert left_of((first, second), carried((first,))) == (first, second)
-    assert left_of((Purge("home/0", 7), first), carried((Purge("home/0", 7),))) == (Purge("home/0", 7), first)
+    assert left_of((first, second), carried((first,), 40)) == (first, second)
+    assert left_of((Purge("home/0", 7), first), carried((Purge("home/0", 7),), 7)) == (Purge("home/0", 7), first)
     assert left_of((first,), "") == (first,)
+
+
+def test_purges_are_carried_out_as_far_as_the_lake_goes() -> None:
+    first, second = Purge("home/0", 7), Purge("home/1", 40)
+    assert left_of((first, second), carried((first, second), 40)) == ()
+    assert left_of((first, second), carried((first, second), 39)) == (second,)
+    assert left_of((first, second), carried((first, second), 6)) == (first, second)
+    later = Purge("home/#", 50, key=ANN)
+    assert left_of((first, second, later), carried((first, second), 6)) == (first, second, later)
+    assert left_of((first, second, later), carried((first, second), 40)) == (second, later)
+
+
+def test_what_an_archive_had_read_before_a_purge_is_erased_though_it_commits_afterwards(tmp_path: Path) -> None:
+    with headwater.open(tmp_path / "data", SMALL) as bus:
+        bus.publish_many([("home/0", b"before")] * 3)
+        archived(tmp_path, bus)
+        fill(bus, 6)
+        late = table(tmp_path)
+        path = f"{lake_files.new_attempt(late, '4-9')}/day=1/part.parquet"
+        lakes.write(path, list(bus.replay("home/#", after=3)))
+        bus.erase(ANN)
+        assert carry_out(table(tmp_path), "home", purges(bus)) == Carried("home", 0, 0, 0), "by another archive"
+        append(late, [path], 3, 4, 9)
+        assert left_of(purges(bus), archived_in(table(tmp_path), "home").purged) == purges(bus), "nobody reads it"
+        assert carry_out(table(tmp_path), "home", purges(bus)) == Carried("home", 2, 1, 1)
+        assert in_lake(tmp_path) == [(message.offset, message.key) for message in bus.replay("home/#")]
+        assert carry_out(table(tmp_path), "home", purges(bus)) is None
 
 
 def test_of_an_erasure_and_an_archive_at_the_same_time_one_loses_and_nothing_is_lost(tmp_path: Path) -> None:

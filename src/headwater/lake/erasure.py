@@ -21,7 +21,7 @@ from pyiceberg.table.update.snapshot import UpdateSnapshot
 from headwater.clock import SystemClock
 from headwater.errors import Failed
 from headwater.lake import files as lake_files
-from headwater.lake.carried_purges import carried, left_of
+from headwater.lake.carried_purges import carried, carried_upto, left_of
 from headwater.lake.lake import (
     ARCHIVED,
     PURGED,
@@ -54,13 +54,14 @@ class Carried(msgspec.Struct, frozen=True):
     files_after: int
 
 
-def affected(archived: Archived, purges: tuple[Purge, ...]) -> list[tuple[LakeFile, int]]:
-    """Data files that have messages which were purged or deleted, each with how many."""
+def affected(archived: Archived, purges: tuple[Purge, ...], after: int = 0) -> list[tuple[LakeFile, int]]:
+    """Data files that have messages which were purged or deleted, each with how many. Those up to an offset are known
+    to have none that was purged."""
     asked = Purges(purges)
     found = []
     for file in archived.files:
         gone = len(deleted_rows(*file.place))
-        if file.first <= asked.highest:
+        if file.first <= asked.highest and file.last > after:
             for batch in scanned(file.place, LOOKED_AT, file.first, min(file.last, asked.highest)):
                 gone += batch.num_rows - without(batch, asked).num_rows
         if gone:
@@ -70,10 +71,11 @@ def affected(archived: Archived, purges: tuple[Purge, ...]) -> list[tuple[LakeFi
 
 def carry_out(table: Table, root: str, purges: tuple[Purge, ...]) -> Carried | None:
     """Write the data files of a root anew without what was purged; None if all of it was carried out before."""
-    archived, noted = archived_in(table, root), carried(purges)
+    archived = archived_in(table, root)
+    noted = carried(purges, archived.upto)
     if archived.purged == noted and not any(file.deletes for file in archived.files):
         return None
-    files = affected(archived, left_of(purges, archived.purged))
+    files = affected(archived, left_of(purges, archived.purged), carried_upto(purges, archived.purged))
     erased = sum(gone for _, gone in files)
     properties = {PURGED: noted}
     if not files:
