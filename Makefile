@@ -15,7 +15,7 @@ CHECK_WORKERS ?= -n 3 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-long test check docs docs-serve mutants bench bench-peers compiled dist release soak screenshots fmt clean java jvm chromium clients
+.PHONY: help demo demo-long test check docs docs-serve mutants bench bench-peers compiled dist release soak screenshots fmt clean java jvm chromium clients postgresql
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo: $(INSTALLED) java ## publish, subscribe, fail, retry, resume, archive and 
 demo-long: demo jvm ## the same, and then a story of pumps: MQTT, a typed lake, a model, alerts, dead letters mended
 	$(BIN)/python examples/pumps/story.py
 
-test: $(INSTALLED) java jvm chromium clients ## lint, formatting, types and tests
+test: $(INSTALLED) java jvm chromium clients postgresql ## lint, formatting, types and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -114,6 +114,12 @@ clients: $(INSTALLED)
 	@[ -d .venv/js/node_modules/mqtt ] || ! command -v npm >/dev/null || { \
 		echo "npm install --prefix .venv/js $(MQTT_JS)"; \
 		npm install --prefix .venv/js --silent --no-audit --no-fund $(MQTT_JS) >/dev/null || true; }
+
+# A catalog of a lake, for tests, which are left out where there is none.
+postgresql:
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+		echo "apt-get install postgresql"; \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends postgresql >/dev/null || true; }
 
 # The tests of the dashboard walk through it with a browser, and are left out where there is none.
 chromium:

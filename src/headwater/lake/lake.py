@@ -173,11 +173,18 @@ class Lake:
 
     def claim(self, bus_id: str) -> None:
         """Make it the lake of this bus, if it is new; else check that it is."""
-        if not self.properties:
+        if LAKE not in self.properties:
+            mine = {BUS: bus_id, LAKE: secrets.token_hex(8)}
             try:
-                self.catalog.create_namespace(NAMESPACE, {BUS: bus_id, LAKE: secrets.token_hex(8)})
-            except NamespaceAlreadyExistsError:
-                pass  # by another archive, at this moment
+                self.catalog.create_namespace(NAMESPACE, mine)
+            except NamespaceAlreadyExistsError:  # by another archive, at this moment, or by who looks after the catalog
+                if LAKE not in self.properties:
+                    self.catalog.update_namespace_properties(NAMESPACE, updates=mine)
+            if LAKE not in self.properties:
+                raise Malformed(
+                    f'the catalog of the lake "{self.where}" keeps no properties of its namespace "{NAMESPACE}", which '
+                    "say whose the lake is; use another catalog"
+                )
         self.check(bus_id)
 
     # What is in it
