@@ -12,11 +12,12 @@ from pyarrow.fs import FileSelector
 import headwater
 from headwater import Config, Outgoing
 from headwater.lake.lake import open_lake
+from headwater.lake.layout import layout_of
 from headwater.lake.scan import scanned
 from headwater.lake.stores import located
 from headwater.spark.pipelines.archive import Archive, Options
 from headwater.spark.stores import _by_folder, reaches
-from lake import clouds
+from lake import catalogs, clouds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+@pytest.mark.parametrize(("scheme", "kind"), [("s3", "rest"), ("s3a", "postgresql")])
 def test_a_lake_in_s3_is_archived_read_compacted_erased_and_swept(
-    spark: SparkSession, tmp_path: Path, scheme: str
+    spark: SparkSession, tmp_path: Path, scheme: str, kind: str
 ) -> None:
     data = str(tmp_path / "data")
-    with clouds.s3() as url:
-        catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.sqlite", **clouds.of_s3(url, scheme)}
-        where = clouds.configure(scheme, catalog)
+    with clouds.s3() as url, catalogs.catalog(kind, tmp_path, clouds.of_s3(url, scheme)) as described:
+        where = clouds.configure(scheme, described)
         for _ in range(2):
             with headwater.open(data, Config(segment_bytes=64 * 1024)) as bus:
                 bus.publish_many([Outgoing(f"home/{n % 3}", b"%d" % n, key=b"%d" % (n % 4)) for n in range(60)])
@@ -60,6 +60,28 @@ def test_a_lake_in_s3_is_archived_read_compacted_erased_and_swept(
         assert sum(batch.num_rows for batch in scanned(file.place, ("offset",), 1, 999)) == 90
         assert not reaches(spark, location), "hadoop-aws is here: this goes another way then"
         assert open_lake(where).archived()["home"].purged
+
+
+def test_a_lake_in_s3_has_what_payloads_say_as_columns(spark: SparkSession, tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with headwater.open(data) as bus:
+        bus.publish_many([("home/a", b"hello"), ("home/b", b"world")])
+    with clouds.s3() as url, catalogs.catalog("sqlite", tmp_path, clouds.of_s3(url)) as described:
+        where = clouds.configure("typed", described)
+        job = Archive(spark, where, {"data": data}, Options(grace_s=0, layout=layout_of("day,topic", "offset")))
+        assert [step.rows for step in job.round()] == [2]
+        for n, said in enumerate(({"celsius": 21.5}, {"celsius": 22.5, "at": "attic"})):
+            with headwater.open(data) as bus:
+                properties = {name: {"type": "string" if name == "at" else "number"} for name in said}
+                bus.schema("home/+", {"type": "object", "properties": properties}, check="none")
+                bus.publish("home/a", said)
+            assert [step.rows for step in job.round()] == [1], n
+        assert [done.files_before for done in job.compact(1)] == [3]
+        found = job.lake.table("home").scan().to_arrow().sort_by("offset").to_pylist()
+        values = [None, None, {"celsius": 21.5, "at": None}, {"celsius": 22.5, "at": "attic"}]
+        assert [row["value"] for row in found] == values
+        read = spark.read.format("headwater").options(data=data, lake=where, typed="true").load()
+        assert sorted(row.offset for row in read.where("value.celsius > 20").collect()) == [3, 4]
 
 
 def offsets(spark: SparkSession, where: str, data: str) -> list[int]:

@@ -100,7 +100,15 @@ def _whole(columns: pa.Schema, packed: Iterator[pa.RecordBatch]) -> Iterator[pa.
         know_all([path for path, _ in span.files], span.store or Store())
         for place in span.files:
             for batch in scanned(place, columns.names, span.first, span.last, size=BYTES):
-                yield brought(batch, columns)
+                yield brought(_completed(batch, columns), columns)
+
+
+def _completed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """With nothing in the columns that its file is older than."""
+    for field in columns:
+        if field.name not in batch.schema.names:
+            batch = batch.append_column(field.name, pa.nulls(batch.num_rows, field.type))
+    return batch
 
 
 def write(frame: DataFrame, attempt: str, store: Store, apart: Sequence[str]) -> int:
