@@ -8,18 +8,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from zlib import crc32
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+from pyroaring import BitMap
 
 import headwater
 import headwater.bus
-from headwater import Config, Outgoing
+from headwater import Config, Failed, Outgoing
 from headwater.lake import files as lake_files
 from headwater.lake.carried_purges import carried, left_of
 from headwater.lake.erasure import Carried, carry_out
-from headwater.lake.lake import LostRace, append, archived_in, open_lake
+from headwater.lake.lake import LostRace, append, archived_in, data_files, open_lake
 from headwater.lake.scan import scanned
 from headwater.log.purges import Purge
 from spark import lakes
@@ -186,17 +191,51 @@ def test_rows_that_others_deleted_are_not_read_of_a_file_that_is_not_sorted_by_o
         assert [offset for offset, _ in in_lake(tmp_path)] == [2, 3, 5]
 
 
-def delete_rows(tmp: Path, places: list[int]) -> None:
-    """A position delete file, as Spark and Flink with Iceberg write them."""
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-    from pyiceberg.typedef import Record
+def test_rows_of_deletion_vectors_are_not_read(tmp_path: Path) -> None:
+    """Those of tables of format 3, which pyiceberg reads and does not write."""
+    with headwater.open(tmp_path / "data", SMALL) as bus:
+        fill(bus)
+        archived(tmp_path, bus)
+    (file,) = archived_in(table(tmp_path), "home").files
+    vectors = {file.path: [0, 7, 39], "file:///elsewhere.parquet": [1]}
+    (tmp_path / "deletes.puffin").write_bytes(puffin(vectors))
+    place = file.path, (f"file://{tmp_path}/deletes.puffin",)
+    found = [offset for batch in scanned(place, ("offset",), 1, 99) for offset in batch[0].to_pylist()]
+    assert found == [n for n in range(1, 41) if n not in (1, 8, 40)]
 
+
+def puffin(vectors: dict[str, list[int]]) -> bytes:
+    """A file of deletion vectors, as https://iceberg.apache.org/puffin-spec/ draws it."""
+    file, blobs = b"PFA1", []
+    for path, places in vectors.items():
+        vector = bytes.fromhex("d1d33964") + (1).to_bytes(8, "little") + bytes(4) + BitMap(places).serialize()
+        blob = len(vector).to_bytes(4, "big") + vector + crc32(vector).to_bytes(4, "big")
+        about = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1}
+        properties = {"referenced-data-file": path, "cardinality": str(len(places))}
+        blobs.append({**about, "offset": len(file), "length": len(blob), "properties": properties})
+        file += blob
+    footer = msgspec.json.encode({"blobs": blobs})
+    return file + b"PFA1" + footer + len(footer).to_bytes(4, "little") + bytes(4) + b"PFA1"
+
+
+def test_equality_deletes_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    with headwater.open(tmp_path / "data", SMALL) as bus:
+        fill(bus)
+        archived(tmp_path, bus)
+    delete_rows(tmp_path, [0], DataFileContent.EQUALITY_DELETES)
+    for look in (open_lake(str(lake_of(tmp_path))).archived, lambda: data_files(table(tmp_path))):
+        with pytest.raises(Failed, match=r'the table of "home" .* equality deletes.* have that engine rewrite'):
+            look()
+
+
+def delete_rows(tmp: Path, places: list[int], kind: DataFileContent = DataFileContent.POSITION_DELETES) -> None:
+    """A position delete file, as Spark and Flink with Iceberg write them."""
     opened = table(tmp)
     (file,) = [task.file for task in opened.scan().plan_files()]
     path = Path(opened.location().removeprefix("file://")) / "data" / "deletes.parquet"
     pq.write_table(pa.table({"file_path": [file.file_path] * len(places), "pos": pa.array(places, pa.int64())}), path)
     delete = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
+        content=kind,
         file_path=f"file://{path}",
         file_format=FileFormat.PARQUET,
         partition=Record(file.partition[0]),

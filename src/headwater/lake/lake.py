@@ -33,7 +33,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update.snapshot import UpdateSnapshot
 from pyiceberg.types import BinaryType, LongType, MapType, NestedField, PrimitiveType, StringType, TimestamptzType
 from pyiceberg.utils.config import Config
@@ -327,7 +327,7 @@ def offset_of(table: Table) -> int:
 
 def archived_in(table: Table, root: str) -> Archived:
     """What a table has; all of it from the metadata that was loaded with it."""
-    found = (_lake_file(task.file, task.delete_files) for task in table.scan().plan_files())
+    found = (_lake_file(task.file, task.delete_files) for task in _planned(table))
     files = tuple(sorted(found, key=lambda file: file.first))
     first, purged = int(table.properties.get(FIRST, "1")), table.properties.get(PURGED, "")
     return Archived(root, first, offset_of(table), files, purged, store_of(table.io.properties))
@@ -335,7 +335,19 @@ def archived_in(table: Table, root: str) -> Archived:
 
 def data_files(table: Table) -> list[DataFile]:
     """The data files of the current snapshot."""
-    return [task.file for task in table.scan().plan_files()]
+    return [task.file for task in _planned(table)]
+
+
+def _planned(table: Table) -> list[FileScanTask]:
+    try:
+        return list(table.scan().plan_files())
+    except (ValueError, NotImplementedError) as error:
+        if "equality deletes" not in str(error):
+            raise
+        raise Failed(
+            f'the table of "{table.properties.get(ROOT)}" cannot be read: {error}. Another engine has deleted rows '
+            "of it by their values; have that engine rewrite its data files, and their deletes with them"
+        ) from error
 
 
 def _lake_file(file: DataFile, deletes: Iterable[DataFile] = ()) -> LakeFile:
