@@ -23,10 +23,10 @@ import headwater.bus
 from headwater import Config, Failed, Outgoing
 from headwater.lake import files as lake_files
 from headwater.lake.carried_purges import carried, left_of
-from headwater.lake.erasure import Carried, carry_out
+from headwater.lake.erasure import Carried, carry_out, purged_in
 from headwater.lake.lake import LostRace, append, archived_in, data_files, open_lake
 from headwater.lake.scan import scanned
-from headwater.log.purges import Purge
+from headwater.log.purges import Purge, Purges
 from spark import lakes
 
 SMALL = Config(segment_bytes=64 * 1024)
@@ -204,6 +204,17 @@ def test_rows_of_deletion_vectors_are_not_read(tmp_path: Path) -> None:
     assert found == [n for n in range(1, 41) if n not in (1, 8, 40)]
 
 
+def test_what_others_deleted_is_not_counted_as_purged(tmp_path: Path) -> None:
+    with headwater.open(tmp_path / "data", SMALL) as bus:
+        fill(bus)
+        archived(tmp_path, bus)
+    (file,) = archived_in(table(tmp_path), "home").files
+    delete_rows(tmp_path, [0, 1])
+    (deleted,) = archived_in(table(tmp_path), "home").files
+    asked = Purges((Purge("home/#", 40, key=ANN),))
+    assert (purged_in(file, asked), purged_in(deleted, asked)) == (14, 13), "the first has the key, the second has not"
+
+
 def puffin(vectors: dict[str, list[int]]) -> bytes:
     """A file of deletion vectors, as https://iceberg.apache.org/puffin-spec/ draws it."""
     file, blobs = b"PFA1", []
@@ -249,7 +260,7 @@ def delete_rows(tmp: Path, places: list[int], kind: DataFileContent = DataFileCo
 KILLED = """
 import os, signal, sys
 from headwater.lake import erasure, lake
-from headwater.log.purges import Purge
+from headwater.log.purges import Purge, Purges
 
 where, at = sys.argv[1:]
 

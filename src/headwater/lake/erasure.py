@@ -60,13 +60,18 @@ def affected(archived: Archived, purges: tuple[Purge, ...], after: int = 0) -> l
     asked = Purges(purges)
     found = []
     for file in archived.files:
-        gone = len(deleted_rows(*file.place))
-        if file.first <= asked.highest and file.last > after:
-            for batch in scanned(file.place, LOOKED_AT, file.first, min(file.last, asked.highest)):
-                gone += batch.num_rows - without(batch, asked).num_rows
+        gone = len(deleted_rows(*file.place)) + (purged_in(file, asked) if file.last > after else 0)
         if gone:
             found.append((file, gone))
     return found
+
+
+def purged_in(file: LakeFile, purges: Purges) -> int:
+    """How many messages that a data file has were purged; without those that were deleted."""
+    if file.first > purges.highest:
+        return 0
+    batches = scanned(file.place, LOOKED_AT, file.first, min(file.last, purges.highest))
+    return sum(batch.num_rows - without(batch, purges).num_rows for batch in batches)
 
 
 def carry_out(table: Table, root: str, purges: tuple[Purge, ...]) -> Carried | None:

@@ -68,11 +68,11 @@ def _lake_of(where: str, bus_id: str) -> Lake:
 
 def _in_lake(lake: Lake, key: bytes, topics: str) -> dict[str, int]:
     """How many messages of a key the lake has of each root."""
-    from headwater.lake.erasure import affected
-    from headwater.log.purges import Purge
+    from headwater.lake.erasure import purged_in
+    from headwater.log.purges import Purge, Purges
 
     counts = {
-        root: sum(gone for _, gone in affected(archived, (Purge(topics, archived.upto, key=key),)))
+        root: sum(purged_in(file, Purges((Purge(topics, archived.upto, key=key),))) for file in archived.files)
         for root, archived in lake.archived(topics).items()
         if archived.upto
     }
