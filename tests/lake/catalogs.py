@@ -1,6 +1,6 @@
-"""Catalogs on this machine: PostgreSQL's own server, and one that speaks Iceberg's REST protocol.
+"""Catalogs on this machine: PostgreSQL's own server, one that speaks Iceberg's REST protocol, and Glue as moto has it.
 
-The latter keeps its tables in a `SqlCatalog` of pyiceberg, lets in who knows its token, and hands out with each table
+The second keeps its tables in a `SqlCatalog` of pyiceberg, lets in who knows its token, and hands out with each table
 what opens the store: the clients' configuration has no keys then.
 """
 
@@ -164,6 +164,9 @@ def catalog(kind: str, folder: Path, store: Mapping[str, str]) -> Iterator[dict[
         case "postgresql":
             with postgresql() as uri:
                 yield {"type": "sql", "uri": uri, **store}
+        case "glue":
+            names = ("endpoint", "region", "access-key-id", "secret-access-key")
+            yield {"type": "glue", **store, **{f"glue.{name}": store[f"s3.{name}"] for name in names}}
         case "rest":
             with rest(folder, store) as uri:
                 yield {"type": "rest", "uri": uri, "token": TOKEN}

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -24,6 +25,7 @@ def s3() -> Iterator[str]:
     try:
         host, port = running.get_host_and_port()
         url = f"http://{host}:{port}"
+        urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # it has one memory for all in this process
         named = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
         boto3.client("s3", endpoint_url=url, **named).create_bucket(Bucket=BUCKET)
         yield url

@@ -1,4 +1,4 @@
-"""A lake in every catalog that there is a server for here: PostgreSQL, a REST catalog; beside SQLite."""
+"""A lake in every catalog that there is a server for here: PostgreSQL, a REST catalog, Glue; beside SQLite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lake import catalogs, clouds
 from lake.test_erasure import ANN, fill
 from spark import lakes
 
-KINDS = ("sqlite", "postgresql", "rest")
+KINDS = ("sqlite", "postgresql", "rest", "glue")
 
 
 @pytest.fixture(params=KINDS)
