@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyiceberg.expressions import EqualTo
+from typer.testing import CliRunner
 
 import headwater
 import headwater.bus
 from client.served import Served
 from headwater import Outgoing
+from headwater.cli import pipeline
+from headwater.cli.app import app_for
 from headwater.clock import ManualClock
 from headwater.errors import Failed, Gap, Malformed, NotAllowed
 from headwater.lake import files as lake_files
@@ -264,6 +267,18 @@ def test_the_command_speaks_to_machines(tmp_path: Path) -> None:
     (line,) = map(json.loads, done.stdout.splitlines())
     assert (line["root"], line["first"], line["last"], line["rows"]) == ("home", 1, 30, 30)
     assert done.stderr == ""
+
+
+def test_the_command_says_when_there_is_nothing_new(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "SHARED", spark)
+    publish(tmp_path / "data", 5)
+    words = command(tmp_path)[3:]
+    said = [CliRunner().invoke(app_for(()), words).output for _ in range(2)]
+    assert "5 messages" in said[0]
+    assert "nothing new" not in said[0]
+    assert "nothing new: the lake has all that the log has" in said[1]
 
 
 def test_a_folder_that_is_none_is_refused_before_spark_is_started(tmp_path: Path) -> None:
