@@ -70,7 +70,8 @@ def test_a_lake_in_s3_has_what_payloads_say_as_columns(spark: SparkSession, tmp_
         where = clouds.configure("typed", described)
         job = Archive(spark, where, {"data": data}, Options(grace_s=0, layout=layout_of("day,topic", "offset")))
         assert [step.rows for step in job.round()] == [2]
-        for n, said in enumerate(({"celsius": 21.5}, {"celsius": 22.5, "at": "attic"})):
+        told: list[dict[str, float | str]] = [{"celsius": 21.5}, {"celsius": 22.5, "at": "attic"}]
+        for n, said in enumerate(told):
             with headwater.open(data) as bus:
                 properties = {name: {"type": "string" if name == "at" else "number"} for name in said}
                 bus.schema("home/+", {"type": "object", "properties": properties}, check="none")
