@@ -32,6 +32,9 @@ PATIENCE_S = 30.0
         pytest.param({"n1": 5, "n2": 7, "n3": 5}, (), True, Trimming(4, "", ()), id="not one as far as itself"),
         pytest.param({"n1": 9, "n2": 7, "n3": 1}, ("n3",), False, Trimming(6, "", ()), id="past one that is marked"),
         pytest.param({"n1": 9, "n2": 7, "n3": 4}, ("n3",), False, Trimming(6, "", ("n3",)), id="one that has a copy"),
+        pytest.param({"n1": 9}, ("n3",), True, Trimming(-1, "", (), "n2"), id="not what it alone has"),
+        pytest.param({"n1": 9, "n2": 7}, ("n3",), True, Trimming(6, "", (), "n2"), id="not the last other one"),
+        pytest.param({"n1": 9, "n2": 9}, ("n3",), True, Trimming(8, "", ()), id="what two have"),
         pytest.param({"n1": 9}, ("n2", "n3"), True, Trimming(8, "", ()), id="alone"),
     ],
 )

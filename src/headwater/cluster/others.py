@@ -2,9 +2,9 @@
 
 Every second all members are asked; the stream is trimmed below what every member has on disk. One that is so far behind
 that the engine would have to keep more than `cluster_bytes_max` is marked in its row, before anything that it lacks is
-trimmed: it takes a copy.
-Promises: no record is trimmed that a member which is not marked has yet to store; an engine that has lost its stream,
-or the end of it, is noticed within seconds, though nobody publishes.
+trimmed: it takes a copy. The last other member is never marked: what the leader alone has on disk, the engine keeps.
+Promises: no record is trimmed that a member which is not marked has yet to store, and of several members two have it;
+an engine that has lost its stream, or the end of it, is noticed within seconds, though nobody publishes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MEMBERS_S = 10.0
 GONE_S = 10.0
 """A node that has not answered for so long is told of as gone."""
 TIMES_KEPT = 600
+COPIES_MIN = 2
+"""Of several nodes, so many have on disk what is trimmed: else the disk of one were all that is left of it."""
 TRUST = 3
 """So many times the stream has to end too early: a server that is behind may have answered."""
 
@@ -46,6 +48,8 @@ class Trimming(NamedTuple):
     """The last such record stays, for others to compare with."""
     too_far_behind: str
     has_copy: tuple[str, ...]
+    waits_for: str = ""
+    """Who would be marked, if anybody else had what it lacks."""
 
 
 def trimming(
@@ -59,11 +63,13 @@ def trimming(
 ) -> Trimming:
     """What the leader may delete of a stream that begins at `first`: `synced` is up to where members have it on disk,
     as far as they have said, and nothing is kept for those that are `marked`. Where that `is_too_much`, who is
-    furthest behind is to be marked first."""
+    furthest behind is to be marked first, unless this node were the only one left that is not."""
     has_copy = tuple(name for name in marked if name in synced and synced[name] + 1 >= first)
     needed = {name: synced.get(name, 0) for name in (*members, node) if name == node or name not in marked}
     slowest = min(needed, key=needed.__getitem__)
     too_far_behind = slowest if is_too_much and slowest != node and needed[slowest] < needed[node] else ""
+    if too_far_behind and len(needed) <= COPIES_MIN:
+        return Trimming(needed[slowest] - 1, "", has_copy, waits_for=slowest)
     if too_far_behind:
         del needed[slowest]
     return Trimming(min(needed.values()) - 1, too_far_behind, has_copy)
@@ -215,6 +221,13 @@ class Others:
             self._mark(members[name], needs_copy=False)
         if found.too_far_behind:
             self._mark(members[found.too_far_behind], needs_copy=True)
+        if found.waits_for:
+            log.at_will(
+                *(logging.WARNING, "engine-keeps-more"),
+                node=found.waits_for,
+                bytes=size,
+                advice="it is the last one besides this: start it, or have it out with headwater cluster remove",
+            )
         if found.upto >= first and found.upto > self._trimmed:
             self._engine.trim(found.upto)
             self._trimmed = found.upto
