@@ -11,9 +11,10 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from headwater.cluster.engine import Acked, Handler, ReaderLost, Refused, Row, Seen, StreamLost, Told, Unanswered
-from headwater.errors import Unavailable
+from headwater.errors import HeadwaterError, Unavailable
 
 LEASE = "lease"
 SILENCE_S = 0.002
@@ -190,7 +191,11 @@ class MemoryEngine:
 
     def ask_all(self, verb: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
         self._check()
-        return [handlers[verb](data) for handlers in self.bed.handlers.values()]
+        found = []
+        for handlers in tuple(self.bed.handlers.values()):
+            with suppress(HeadwaterError):
+                found.append(handlers[verb](data))
+        return found
 
     def answer(self, node: str, handlers: Mapping[str, Handler]) -> None:
         self.bed.handlers[node] = handlers

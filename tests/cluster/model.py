@@ -12,8 +12,8 @@ right one does not.
     world.reached           # what has happened, and how often
 
 Checked all along: no two nodes have different records of one number; nobody hands out by an epoch when somebody has by
-a later one. And in the end, when everybody is back: what was acknowledged is there; or somebody says that the engine
-has lost it.
+a later one; what a majority has of what the engine lost is not replaced. And in the end, when everybody is back: what
+was acknowledged is there; or somebody says that the engine has lost it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater import threads
 from headwater.clock import SECOND_US
 from headwater.cluster.candidate import unfit
 from headwater.cluster.engine import Acked, Refused, Row, Seen, Told, Unanswered
-from headwater.cluster.follower import Beyond, Diverged, Following, Missing
+from headwater.cluster.follower import Beyond, Diverged, Following, Missing, compare
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
 from headwater.cluster.lease import Command, LeaseEvent, LeaseState
@@ -127,6 +127,11 @@ class Folder:
         if position.number > self.written.number:
             self.written = position
 
+    def has(self, number: int, digest: bytes) -> bool:
+        """Whether there is something of this record: all of it, or its rows."""
+        is_ahead = self.position.number < number < self.written.number
+        return is_ahead or digest in (self.records.get(number), self.written.digest)
+
     def checkpoint(self) -> None:
         """Bring it to disk."""
         self.synced = self.position
@@ -217,7 +222,8 @@ class World:
         leading = [one for one in self.nodes if one.sequencer is not None]
         if leading and rng.random() < 0.5:
             node = rng.choice(leading)
-        kind = rng.choice(("pause", "cut", "stall", "kill", "power", "checkpoint", "down", "trim", "lose", "none"))
+        kinds = ("pause", "cut", "stall", "kill", "power", "checkpoint", "down", "trim", "lose", "none")
+        kind = rng.choice((*kinds, "vanish") if self.loses else kinds)
         if kind != "none":
             self.reached[kind] += 1
         match kind:
@@ -235,12 +241,28 @@ class World:
                 node.successor = rng.choice([one.name for one in self.nodes if one is not node])
             case "lose" if self.loses and rng.random() < 0.3:
                 self.engine.lose(rng.randrange(1, 12))
+            case "vanish" if leading:
+                self._vanish(leading[0])
             case "checkpoint":
                 node.folder.checkpoint()
             case "trim" if leading:
                 leading[0].trim()
             case _:
                 pass
+
+    def _vanish(self, leader: Node) -> None:
+        """A leader is killed, and the engine loses what this one alone had applied, as the others stood still."""
+        others = [node for node in self.nodes if node is not leader]
+        for node in others:
+            node.paused_until_us = max(node.paused_until_us, self.now_us + SECOND_US)
+
+        def vanish() -> None:
+            if leader.is_up:
+                leader.crash(is_power_loss=False)
+                self.engine.lose(self.engine.last - max(node.folder.position.sequence for node in others))
+                self.later(round(self.rng.uniform(0.1, 15.0) * SECOND_US), leader.start)
+
+        self.later(SECOND_US, vanish)
 
     # What is checked
 
@@ -250,12 +272,14 @@ class World:
         if known != position.digest:
             if not self.engine.has_lost:
                 raise Broken(f"{node.name} has another record {position.number} than was applied before")
+            if sum(one.folder.has(position.number, known) for one in self.nodes) > NODES // 2:
+                raise Broken(f"{node.name} has another record {position.number} than a majority has")
             self.reached["other history"] += 1
             self.history[position.number] = position.digest
 
     def hands_out(self, node: Node, epoch: int) -> None:
-        """A node acts outside of the stream."""
-        if epoch < self.handed_out[0]:
+        """A node acts outside of the stream. Of epochs that the engine has lost nobody may know."""
+        if epoch < self.handed_out[0] and not self.engine.has_lost:
             raise Broken(f"{node.name} hands out by epoch {epoch}, and {self.handed_out[1]} has by a later one")
         self.handed_out = epoch, node.name
 
@@ -394,7 +418,7 @@ class Node:
         self.said_synced = 0
         """What it had on disk when it was asked last."""
         self.forgot = 0
-        """The highest record that it had applied before its power went."""
+        """The highest record that it had applied, rows alone included, before its power went."""
         self.sequencer: Sequencer | None = None
         self._standing: tuple[Sequencer, PendingRecord] | None = None
         self._tickets: list[tuple[PendingRecord, Record]] = []
@@ -403,6 +427,8 @@ class Node:
     def _begin(self) -> None:
         """A new life: nothing is known but what the folder has."""
         self.life += 1
+        self.apart = ""
+        """Why this folder is of another history than the stream."""
         self.successor = ""
         """Who is to lead next, once it was asked to step down."""
         self.sequencer, self._standing, self._tickets = None, None, []
@@ -432,7 +458,7 @@ class Node:
         if self.is_up:
             self.is_up = False
             if is_power_loss:
-                self.forgot = max(self.forgot, self.folder.position.number)
+                self.forgot = max(self.forgot, self.folder.position.number, self.folder.written.number)
             self.life += 1
             self.folder.crash(is_power_loss)
 
@@ -462,16 +488,28 @@ class Node:
             try:
                 self._follow()
             except Missing:
-                self._copy()
-            except Beyond as error:
-                self._doubt(str(error))
+                self._copy_unless_alone()
             except Diverged as error:
-                self._doubt(str(error))
+                self._doubt(str(error.args[0]), is_for_good=not isinstance(error, Beyond))
             except Unavailable:
                 self.following, self.keeper.may_stand = None, False
 
-    def _doubt(self, why: str) -> None:
+    def _copy_unless_alone(self) -> None:
+        """Take another's folder, unless this one has what nobody else has."""
+        try:
+            if self.apart:
+                raise Diverged(self.apart)
+            for node in self.world.nodes:
+                if node is not self and node.is_reachable:
+                    compare((self.folder.position, self.folder.written), node.name, node.digests)
+        except Diverged as error:
+            self._doubt(str(error.args[0]), is_for_good=True)
+        else:
+            self._copy()
+
+    def _doubt(self, why: str, *, is_for_good: bool) -> None:
         self.following, self.keeper.may_stand, self.trouble = None, False, why
+        self.apart = why if is_for_good else ""
         self.world.reached["doubt"] += 1
         self.keeper.happen(LeaseEvent.UNFIT)
 
@@ -482,6 +520,7 @@ class Node:
             first, last = self.view.bounds()
             self.following.check(first, last, engine.messages.get(self.folder.position.sequence))
             self.trouble = ""
+            self.apart = ""
         self.view.check()
         self._read(self.following, self.world.rng.randrange(1, 30))
         self.keeper.may_stand = True

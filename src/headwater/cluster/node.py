@@ -28,7 +28,7 @@ from headwater.cluster import adoption, candidate, rebuild
 from headwater.cluster.copies import Copies
 from headwater.cluster.digests import Digests
 from headwater.cluster.engine import Engine, Reader, ReaderLost, Seen, StreamLost
-from headwater.cluster.follower import Diverged, Following, Missing
+from headwater.cluster.follower import Beyond, Diverged, Following, Missing, compare
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
 from headwater.cluster.lease import Command, LeaseEvent
@@ -73,6 +73,8 @@ NAMESAKE_S = 0.5
 """How long a node that begins waits for word of another one of its name."""
 RUN_BYTES = 8
 DIGESTS, STEP_DOWN, TAKE_OVER, NAMESAKE = "digests", "step-down", "take-over", "namesake"
+KNOWN = "known"
+"""Asks for the digests of these records, by number: of those that it knows."""
 ANEW = b"anew"
 """Asks for digests of what is on disk by now, though it was looked at before."""
 BUS, SECRET, TIMELINE = "bus", "secret", "timeline"
@@ -86,6 +88,10 @@ class Founded(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     id: str = ""
+
+
+class MadeAnew(Missing):
+    """The stream was made anew from what another node has: this one takes a copy, whatever it has."""
 
 
 class Mandate:
@@ -164,6 +170,8 @@ class Node:
         self._is_planned = False
         self._is_cut_off = False
         """Whether the engine's stream is not the one that this node has applied, so that it waits for a new one."""
+        self._apart = ""
+        """Why that is so for good, though the stream may be trimmed meanwhile."""
         self._records = self._record_bytes = 0
         """Of the epochs that this process has led before."""
         self._is_stopped = False
@@ -233,6 +241,7 @@ class Node:
         return {
             REPORT: lambda _: msgspec.msgpack.encode(self.report()),
             DIGESTS: lambda data: msgspec.msgpack.encode(self._digests_now(anew=data == ANEW)),
+            KNOWN: self._asked_what_is_known,
             STEP_DOWN: self._asked_to_step_down,
             TAKE_OVER: self._asked_to_take_over,
             REBUILD: self._asked_to_rebuild,
@@ -266,6 +275,10 @@ class Node:
         if replica is not None:
             return replica.digests(anew=anew)
         raise Unavailable(f'node "{self.node}" has no folder open at the moment; ask again')
+
+    def _asked_what_is_known(self, data: bytes) -> bytes:
+        known = {number: self._digests.get(number) for number in msgspec.msgpack.decode(data, type=list[int])}
+        return msgspec.msgpack.encode({number: digest for number, digest in known.items() if digest})
 
     def _asked_to_step_down(self, data: bytes) -> bytes:
         if self.role != "leading":
@@ -469,7 +482,7 @@ class Node:
             if made is not None and replica.position == made.position:
                 self._written = replica.position
                 if made.node != self.node:
-                    raise Missing(f"node {made.node}, from which the stream goes on, has other rows than this one")
+                    raise MadeAnew(f"node {made.node}, from which the stream goes on, has other rows than this one")
                 # The stream goes on from here: of the records whose rows are ahead nobody has more than these.
                 log.warning("rows-ahead", record=replica.position.number, rows=replica.written.number)
                 replica.accept_rows()
@@ -484,14 +497,13 @@ class Node:
             self._names = self._members.all()
             if self.node not in self._names:
                 self._belong()  # its row was lost, or could not be written yet
-            self.trouble, self._is_cut_off = "", False
-            self.role = "following"
             reader = self._engine.read(following.end)
             self.on_replica(replica)
             try:
                 while not self._is_stopped:
                     self._check_bad()
                     self._read(reader, following, replica)
+                    self.role, self.trouble, self._is_cut_off, self._apart = "following", "", False, ""
                     keeper.may_stand = True
                     if keeper.is_candidate:
                         mandate = self._stand(keeper, reader, following, replica)
@@ -560,7 +572,7 @@ class Node:
         if ours.number and seen.data is None:
             made = rebuild.rebuilt(self._engine)
             if made is not None and ours.sequence >= made.position.sequence and not rebuild.has_gone_on(ours, made):
-                raise Missing(
+                raise MadeAnew(
                     f"the stream was made anew, from what node {made.node} has, and this node has other records"
                 )
 
@@ -585,6 +597,13 @@ class Node:
 
     def _see_to(self, error: Exception) -> None:
         """This folder cannot go on as it is."""
+        if isinstance(error, Missing) and not isinstance(error, MadeAnew):
+            try:
+                self._check_apart()
+            except Diverged as apart:
+                error = apart
+        if isinstance(error, Diverged) and not isinstance(error, Beyond):
+            self._apart = str(error.args[0])
         why = str(error.args[0]) if error.args else type(error).__name__
         made = rebuild.rebuilt(self._engine)
         is_engines = isinstance(error, Diverged | StreamLost)
@@ -597,7 +616,7 @@ class Node:
             self._pause()
             return
         log.warning("copy-needed", record=self._position.number, reason=why)
-        self._is_cut_off = False
+        self._is_cut_off, self._apart = False, ""
         try:
             self._copy(made.position.sequence if made is not None else 0)
             self._bad = ""
@@ -605,6 +624,25 @@ class Node:
             self.trouble = str(failure.args[0])
             log.at_will(logging.WARNING, "no-copy", reason=self.trouble)
             self._pause()
+
+    def _check_apart(self) -> None:
+        """That this folder has nothing but what others have had, too: it is about to give way to a copy of theirs."""
+        if self._apart:
+            raise Diverged(self._apart)
+        ours = (self._position, self._written)
+        asked = msgspec.msgpack.encode([position.number for position in ours])
+        try:
+            names = [name for name in self._members.all() if name != self.node]
+        except Unavailable:
+            return  # nor is there a copy to be had
+        for name in names:
+            try:
+                said = self._engine.ask(name, KNOWN, asked, MAJORITY_S)
+                known = msgspec.msgpack.decode(said, type=dict[int, bytes])
+            except (HeadwaterError, msgspec.MsgspecError) as error:
+                log.write(logging.DEBUG, "not-compared", {"node": name, "reason": error.args[0]})
+            else:
+                compare(ours, name, known)
 
     def note_bad(self, root: str, hole: Hole) -> None:
         """Bytes of this node's folder went bad; by any thread. Unavailable (503) if another node has them: then it is
