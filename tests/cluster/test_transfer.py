@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.nodes import SMALL, Node, first, rows, segments
+from cluster.nodes import SMALL, Node, another, first, rows, segments
 from headwater.clock import SystemClock
 from headwater.cluster import copies as copying
 from headwater.cluster import transfer as transferring
@@ -260,6 +260,35 @@ def test_a_node_that_is_too_far_behind_keeps_the_segments_that_it_has(
     source.stop()
     same(filled.path, str(tmp_path / "n2"))
     source.start(filled)
+
+
+def test_a_copy_that_comes_to_nothing_leaves_the_old_folder_as_it_was(filled: Node, engines: Engines, tmp_path: Path):
+    """Also where it has linked a segment of it, and the next source offers less of that."""
+    late = another(filled, tmp_path / "n3")
+    leader = filled.lead(2)
+    leader.bus.publish("t/late", b"late")
+    leader.settle()
+    leader.close()
+    filled.followed().close()
+    old = another(filled, tmp_path / "n2")
+    before = segments(old.path)
+
+    def cut(verb: str, handler: Handler, data: bytes) -> bytes:
+        if verb == DIGEST and (source is ahead or PIECE in source.asked):
+            raise Unavailable("the cable is out")
+        return handler(data)
+
+    ahead = Source(filled.path, engines("n1"), "n1", between=cut).start(filled)
+    behind = Source(late.path, engines("n3"), "n3", between=cut).start(late)
+    try:
+        for source in (ahead, behind):
+            with pytest.raises(Unavailable, match="the cable is out"):
+                taken(tmp_path / "n2", engines("n2")).run([source.name], 0)
+        assert PIECE in behind.asked
+    finally:
+        ahead.stop()
+        behind.stop()
+    assert segments(old.path) == before
 
 
 def test_a_source_that_is_as_far_behind_is_passed_over(source: Source, engines: Engines, tmp_path: Path):

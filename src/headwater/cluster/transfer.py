@@ -246,6 +246,8 @@ class Transfer:
             old, new = f"{self._path}/{file.name}", f"{self._folder}/{file.name}"
             if not file.name.startswith(f"{folders.STREAMS}/"):
                 continue
+            if self._size(new) > file.bytes:
+                self._files.remove(new)  # and not cut: it may be linked to a segment of the old folder
             if not self._files.exists(new) and self._size(old) == file.bytes:
                 self._files.make_folder(parent(new))
                 self._files.link(old, new)
@@ -290,10 +292,7 @@ class Transfer:
         self, status: Status, place: int, wanted: SnapshotFile, file: File, pool: threads.ThreadPoolExecutor
     ) -> None:
         """From where the file ends; several are asked for at once, and written in order."""
-        at = file.size()
-        if at > wanted.bytes:
-            file.truncate(at := 0)
-        asked = at
+        at = asked = file.size()
         coming: deque[Future[bytes]] = deque()
         try:
             while at < wanted.bytes:
