@@ -75,6 +75,23 @@ def test_a_node_that_lacks_what_it_had_before_a_crash_does_not_leave(tmp_path: P
         assert [message.payload for message in bus.replay("home/#")] == [b"1"]
 
 
+def test_a_leader_that_was_killed_does_not_leave_without_what_it_had_acknowledged(tmp_path: Path) -> None:
+    """Also where all of that is messages, and no row."""
+    one = first(tmp_path / "1")
+    leader = one.lead(1)
+    leader.bus.publish("home/a", b"1")
+    leader.settle()
+    leader.replication.checkpoint()
+    leader.bus.publish("home/a", b"2")
+    leader.drop()  # as a kill would
+    with pytest.raises(Conflict, match="until it has caught up"):
+        leave(one.path)
+    one.followed().close()
+    leave(one.path)
+    with headwater.open(one.path, SMALL) as bus:
+        assert [message.payload for message in bus.replay("home/#")] == [b"1", b"2"]
+
+
 def test_what_cannot_be_adopted_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     path = str(tmp_path / "1")
     with headwater.open(path) as bus:

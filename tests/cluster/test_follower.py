@@ -153,5 +153,5 @@ def test_a_stream_that_goes_on_otherwise_than_the_folder_had_before_a_crash_is_n
     read(before, *chain(1, Position(), rows("a")))
     same, other = Following(Position(), written=before.position), Following(Position(), written=before.position)
     assert len(read(same, *chain(1, Position(), rows("a"), rows("b")))) == 3
-    with pytest.raises(Diverged, match="than this node has rows of"):
+    with pytest.raises(Diverged, match="than this node had applied"):
         read(other, *chain(1, Position(), rows("c"), rows("b")))

@@ -26,7 +26,7 @@ def unfit(
     known: Mapping[int, bytes],
 ) -> str:
     """Why a node may not lead that stands at `ours`, where the stream ends at `last`; empty if it may. `written` is the
-    last record whose rows its folder has, and `known` are digests of records that it has applied, by number."""
+    last record that it had applied before, and `known` are digests of records that it has applied, by number."""
     others = [name for name in members if name != node]
     if 2 * (len(reports) + 1) <= len(members):
         missing = ", ".join(name for name in others if name not in reports)

@@ -20,7 +20,7 @@ from headwater.store.mirror import Gone, Mirror, StreamPlace
 from headwater.store.state import State
 
 WRITTEN = rows.NODE + b"r"
-"""Where the position of the last record is whose rows were written."""
+"""Where the position of the last record is that was carried out, whether or not it has rows."""
 LOCAL = (rows.CHAIN, rows.LOSS, rows.NODE)
 """Kinds of rows that are each node's own."""
 
@@ -48,12 +48,12 @@ def read(state: State, folder: str) -> Synced:
 
 
 def with_position(changed: Mapping[bytes, bytes | None], position: Position) -> dict[bytes, bytes | None]:
-    """Rows of a record, with the one that says that they were written."""
+    """Rows of a record, if it has any, with the one that says that it was carried out."""
     return {**changed, WRITTEN: rows.pack(position)}
 
 
 def written(state: State, folder: str) -> Position:
-    """The last record whose rows the state has: behind the checkpoint, if a crash has left more than that."""
+    """The last record that was carried out: behind the checkpoint, if a crash has left more than that."""
     value = state.get(WRITTEN)
     try:
         return Position() if value is None else msgspec.msgpack.decode(value, type=Position)

@@ -47,7 +47,7 @@ class Following:
     """A reader of the stream, from a position on."""
 
     def __init__(self, position: Position, written: Position | None = None, in_flight_max: int = IN_FLIGHT_MAX) -> None:
-        """`written` is the last record whose rows the folder has: more than `position`, after a crash."""
+        """`written` is the last record that was applied before: more than `position`, after a crash."""
         self._written = written or Position()
         self.position = position
         """The last record that counts."""
@@ -130,7 +130,7 @@ class Following:
             raise Diverged(f"record {record.number} is of epoch {record.epoch}, which it does not begin")
         if record.number == self._written.number and head.digest != self._written.digest:
             raise Diverged(
-                f"the engine has another record {record.number} at {sequence} than this node has rows of: it lost "
+                f"the engine has another record {record.number} at {sequence} than this node had applied: it lost "
                 "records and took others; see: headwater cluster rebuild"
             )
         self.position = Position(sequence, record.number, record.epoch, head.digest, record.time_us)

@@ -50,7 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     synced: Position
     """and the last one that it has on disk."""
     written: Position = Position()
-    """The last one whose rows its folder had when it was opened: more than it has applied since, after a crash."""
+    """The last one that it had applied when its folder was opened: more than since, after a crash."""
     time_us: int
     """Its clock."""
     bus_id: str = ""

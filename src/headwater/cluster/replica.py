@@ -95,7 +95,7 @@ class Replica:
         self.position = synced.position
         """The last record that was applied."""
         self.written = checkpoint.written(state, self.path)
-        """The last one whose rows were there when the folder was opened."""
+        """The last one of which there was anything when the folder was opened."""
         self._between = threads.RLock()
         self._checkpoints = Checkpoints(state, self._between, lambda: self.position, synced)
         self._digesting = Digesting(self._files)
@@ -120,7 +120,7 @@ class Replica:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the state has rows of records that are yet to be applied again, as a crash has left them there."""
+        """Whether records are yet to be applied again, as a crash has cut the folder to its checkpoint."""
         return self.written.number > self.position.number
 
     def accept_rows(self) -> None:
@@ -133,6 +133,8 @@ class Replica:
         with self._between:
             for entry in record.entries:
                 self._apply(entry, position)
+            if not any(isinstance(entry, Rows) for entry in record.entries):
+                self._data.stored.write(checkpoint.with_position({}, position))
             self.position = position
             self._since_records += 1
         if self.on_applied is not None:

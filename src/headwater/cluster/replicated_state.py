@@ -105,8 +105,7 @@ class ReplicatedState:
                 self._pending_bytes = 0
 
             def carry_out_all(position: Position) -> None:
-                if layer:
-                    self.stored.write(with_position(layer, position))
+                self.stored.write(with_position(layer, position))
                 self._drop(layer)
                 carry_out(position)
 
