@@ -12,8 +12,8 @@ right one does not.
     world.reached           # what has happened, and how often
 
 Checked all along: no two nodes have different records of one number; nobody hands out by an epoch when somebody has by
-a later one; what a majority has of what the engine lost is not replaced. And in the end, when everybody is back: what
-was acknowledged is there; or somebody says that the engine has lost it.
+a later one; nobody begins an epoch in the place of what a majority has, though the engine lost it. And in the end, when
+everybody is back: what was acknowledged is there; or somebody says that the engine has lost it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Engine:
         self.row_until_us = 0
         self.revision = 0
         self.has_lost = False
+        self.losses = 0
 
     def store(self, after: int, data: bytes) -> Told:
         """A message, if it comes where it is meant to."""
@@ -103,6 +104,7 @@ class Engine:
             del self.messages[self.last]
             self.last -= 1
             self.has_lost = True
+        self.losses += 1
 
 
 @dataclass
@@ -272,10 +274,14 @@ class World:
         if known != position.digest:
             if not self.engine.has_lost:
                 raise Broken(f"{node.name} has another record {position.number} than was applied before")
-            if sum(one.folder.has(position.number, known) for one in self.nodes) > NODES // 2:
-                raise Broken(f"{node.name} has another record {position.number} than a majority has")
             self.reached["other history"] += 1
             self.history[position.number] = position.digest
+
+    def begins(self, node: Node, position: Position) -> None:
+        """A node begins an epoch, and the engine has lost nothing since it was looked whether it may."""
+        known = self.history.get(position.number, position.digest)
+        if known != position.digest and sum(one.folder.has(position.number, known) for one in self.nodes) > NODES // 2:
+            raise Broken(f"{node.name} begins an epoch with another record {position.number} than a majority has")
 
     def hands_out(self, node: Node, epoch: int) -> None:
         """A node acts outside of the stream. Of epochs that the engine has lost nobody may know."""
@@ -422,6 +428,8 @@ class Node:
         self.sequencer: Sequencer | None = None
         self._standing: tuple[Sequencer, PendingRecord] | None = None
         self._tickets: list[tuple[PendingRecord, Record]] = []
+        self._losses = 0
+        """How often the engine had lost something when this node stood for leader."""
         self._begin()
 
     def _begin(self) -> None:
@@ -585,12 +593,14 @@ class Node:
             self.world.reached["unfit"] += 1
             self.keeper.happen(LeaseEvent.UNFIT)
             return
-        self.trouble = ""
+        self.trouble, self._losses = "", self.world.engine.losses
         epoch = following.position.epoch + 1
         sequencer = Sequencer(self.view, following.position, following.end, epoch, self.view, self._committed)  # type: ignore[arg-type]
         self._standing = sequencer, sequencer.send([Epoch(epoch, self.name, "model")])
 
     def _committed(self, committed: Committed) -> None:
+        if self._standing is not None and self._losses == self.world.engine.losses:
+            self.world.begins(self, committed.position)
         self._apply(committed.position)
 
     def _stand_on(self, sequencer: Sequencer, ticket: PendingRecord) -> None:
