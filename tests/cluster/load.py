@@ -70,6 +70,8 @@ class Load:
         self.kept: dict[str, int] = {}
         """The last value that was acknowledged of each topic with a retained one."""
         self.consumed: set[int] = set()
+        self.doubtful: set[int] = set()
+        """What was handed out, and whose ack was not answered: it may come again or not."""
         self.drain_s = PATIENCE_S
         """How long the durable subscription has in the end for what it has yet to be handed out."""
         self._is_over = threading.Event()
@@ -191,6 +193,7 @@ class Load:
     def _consume(self, bus: headwater.Bus) -> None:
         with bus.subscribe("plain/#", id="auditor", start="earliest", max_in_flight=50) as consumer:
             while not self._is_over.is_set():
+                taken: list[headwater.Message] = []
                 try:
                     taken = consumer.batch(50, timeout_s=0.2)
                     for message in taken:
@@ -200,6 +203,7 @@ class Load:
                         consumer.ack(taken)
                         self.consumed.update(message.offset for message in taken)
                 except HeadwaterError as error:
+                    self.doubtful.update(message.offset for message in taken)
                     if not error.retryable and error.code != 409:
                         raise
 
@@ -278,7 +282,7 @@ class Load:
 
     def _missed(self, bus: headwater.Bus, stored: set[int]) -> set[int]:
         """What the durable subscription has yet to be handed out of what is stored, once all came that comes."""
-        missed = stored - self.consumed
+        missed = stored - self.consumed - self.doubtful
         until = time.monotonic() + self.drain_s
         with bus.subscribe("plain/#", id="auditor", start="earliest", max_in_flight=50) as consumer:
             while missed and time.monotonic() < until:
