@@ -28,7 +28,8 @@ from headwater import threads
 from headwater.clock import SECOND_US
 from headwater.cluster.candidate import unfit
 from headwater.cluster.engine import Acked, Refused, Row, Seen, Told, Unanswered
-from headwater.cluster.follower import Beyond, Diverged, Following, Missing, compare
+from headwater.cluster.follower import Beyond, Diverged, Following, Missing
+from headwater.cluster.history import compare
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
 from headwater.cluster.lease import Command, LeaseEvent, LeaseState

@@ -15,8 +15,11 @@ from cluster.memory_engine import MemoryEngine
 from cluster.nodes import BUS, SMALL
 from headwater.cluster import node as noding
 from headwater.cluster.copies import COPY
+from headwater.cluster.founding import BUS as FOUNDED
+from headwater.cluster.founding import Founded
+from headwater.cluster.history import KNOWN
 from headwater.cluster.members import Member, Members
-from headwater.cluster.node import KNOWN, NAMESAKE, Founded, Node
+from headwater.cluster.node import NAMESAKE, Node
 from headwater.cluster.record import DIGEST_BYTES
 from headwater.config import Clustering, Config
 from headwater.errors import NotFound, Unavailable
@@ -58,7 +61,7 @@ def test_a_folder_with_a_record_that_another_node_knows_otherwise_does_not_give_
 
     engine, asked = MemoryEngine(one.bed), threading.Event()
     engine.trim(one.bed.last - 1)
-    engine.put_row(noding.BUS, msgspec.json.encode(Founded(node="n1", id=behind.id)))
+    engine.put_row(FOUNDED, msgspec.json.encode(Founded(node="n1", id=behind.id)))
     Members(engine).put(Member(node="n1"))
     digest = behind.position.digest if is_same else bytes(DIGEST_BYTES)
 

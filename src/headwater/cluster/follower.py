@@ -10,8 +10,6 @@ Promises: two readers that have read up to the same sequence have the same posit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from headwater.cluster.record import BadRecord, Epoch, Position, Record, RecordPart, join, open_part
 from headwater.errors import Damaged
 
@@ -30,17 +28,6 @@ class Beyond(Diverged):
 
 class Missing(Exception):
     """The engine has trimmed what comes next: it takes a snapshot to go on."""
-
-
-def compare(ours: Iterable[Position], node: str, known: Mapping[int, bytes]) -> None:
-    """Compare what a folder has with digests that another node knows, by number: before this folder gives way to a
-    copy of another's, as then nobody would know any more that the engine has lost what it had."""
-    for position in ours:
-        if known.get(position.number, position.digest) != position.digest:
-            raise Diverged(
-                f'this node had applied another record {position.number} than node "{node}": the engine lost records '
-                "and took others. Its folder is kept; give this node an empty one once nothing of it is needed"
-            )
 
 
 class Following:

@@ -17,24 +17,24 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Collection
 
 import msgspec
 
 from headwater import threads
 from headwater.clock import SECOND_US, Clock, SystemClock
-from headwater.cluster import adoption, candidate, rebuild
+from headwater.cluster import adoption, candidate, history, rebuild
 from headwater.cluster.copies import Copies
 from headwater.cluster.digests import Digests
 from headwater.cluster.engine import Engine, Reader, ReaderLost, Seen, StreamLost
-from headwater.cluster.follower import Beyond, Diverged, Following, Missing, compare
+from headwater.cluster.follower import Beyond, Diverged, Following, Missing
+from headwater.cluster.founding import Founding
+from headwater.cluster.history import KNOWN, History
 from headwater.cluster.keeper import Keeper
 from headwater.cluster.leader import Leader
 from headwater.cluster.lease import Command, LeaseEvent
-from headwater.cluster.members import REPORT, Member, Members, Report
+from headwater.cluster.members import REPORT, Members, Report
 from headwater.cluster.others import Others
-from headwater.cluster.overview import ENOUGH
 from headwater.cluster.pipeline import Committed, Stopped
 from headwater.cluster.preamble import Preambles
 from headwater.cluster.rebuild import REBUILD
@@ -48,7 +48,6 @@ from headwater.errors import (
     Conflict,
     Damaged,
     HeadwaterError,
-    Incompatible,
     Malformed,
     NotFound,
     SteppedDown,
@@ -67,27 +66,16 @@ PAUSE_S = 0.5
 """How long a node that cannot go on waits before it tries again."""
 LOOK_S = 4.0
 MAJORITY_S = 1.0
-DIGESTS_KEPT = 10_000
-"""Of so many of the last records a node knows the digest, to compare others with."""
 NAMESAKE_S = 0.5
 """How long a node that begins waits for word of another one of its name."""
 RUN_BYTES = 8
 DIGESTS, STEP_DOWN, TAKE_OVER, NAMESAKE = "digests", "step-down", "take-over", "namesake"
-KNOWN = "known"
-"""Asks for the digests of these records, by number: of those that it knows."""
 ANEW = b"anew"
 """Asks for digests of what is on disk by now, though it was looked at before."""
-BUS, SECRET, TIMELINE = "bus", "secret", "timeline"
-"""Keys of rows."""
+TIMELINE = "timeline"
+"""The key of a row."""
 
 log = Log("headwater.cluster.node")
-
-
-class Founded(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node the bus began with, and its id, once that is known."""
-
-    node: str
-    id: str = ""
 
 
 class MadeAnew(Missing):
@@ -141,13 +129,14 @@ class Node:
         self._clock = clock or SystemClock()
         self._files = DiskFiles()
         self._members = Members(engine)
+        self._founding = Founding(engine, self._members, clustering.bus, name)
         self._position = self._synced_last = self._written = Position()
         self._end = 0
         """The last sequence of the stream that was read."""
         self._bus_id = ""
         self._run = secrets.token_bytes(RUN_BYTES)
         """Tells this process from another of the same name."""
-        self._digests: OrderedDict[int, bytes] = OrderedDict()
+        self._history = History()
         self._keeper: Keeper | None = None
         self._replica: Replica | None = None
         self._mandate: Mandate | None = None
@@ -241,7 +230,7 @@ class Node:
         return {
             REPORT: lambda _: msgspec.msgpack.encode(self.report()),
             DIGESTS: lambda data: msgspec.msgpack.encode(self._digests_now(anew=data == ANEW)),
-            KNOWN: self._asked_what_is_known,
+            KNOWN: self._history.answer,
             STEP_DOWN: self._asked_to_step_down,
             TAKE_OVER: self._asked_to_take_over,
             REBUILD: self._asked_to_rebuild,
@@ -276,10 +265,6 @@ class Node:
             return replica.digests(anew=anew)
         raise Unavailable(f'node "{self.node}" has no folder open at the moment; ask again')
 
-    def _asked_what_is_known(self, data: bytes) -> bytes:
-        known = {number: self._digests.get(number) for number in msgspec.msgpack.decode(data, type=list[int])}
-        return msgspec.msgpack.encode({number: digest for number, digest in known.items() if digest})
-
     def _asked_to_step_down(self, data: bytes) -> bytes:
         if self.role != "leading":
             raise Conflict(f'node "{self.node}" does not lead; headwater cluster status shows who does')
@@ -313,15 +298,7 @@ class Node:
         log.warning("rebuilding", record=ours.number, epoch=ours.epoch)
         engine = self._engine
         engine.open_rows()
-        engine.put_row(SECRET, self.secret)
-        founded = self._founded()
-        if founded.id != self._bus_id:
-            if founded.id:
-                raise Conflict(
-                    f'the NATS servers know another bus called "{self._clustering.bus}", which node "{founded.node}" '
-                    "began with: take its nodes away, or give this bus another name with --bus on all of its nodes"
-                )
-            self._engine.put_row(BUS, msgspec.json.encode(Founded(node=self.node, id=self._bus_id)))
+        self._founding.found_anew(self._bus_id, self.secret)
         self._belong()
         rebuild.make(engine, self.node, ours)
         return b""
@@ -351,7 +328,7 @@ class Node:
                 f"headwater cluster adopt --data {self._path}"
             )
         self._engine.open_rows()
-        self.secret = self._shared(SECRET, secrets.token_bytes(32).hex().encode())
+        self.secret = self._founding.secret()
         self._copies = Copies(self._path, files, self._clock)
         self._engine.answer(self.node, self._handlers())
         self._check_name()
@@ -374,8 +351,8 @@ class Node:
             except Unavailable as error:  # which may be as the engine has lost its rows: who follows says so
                 log.info("membership-not-noted", reason=error.args[0])
             return
-        self._check_alone()
-        founded = self._founded()
+        self._founding.check_alone()
+        founded = self._founding.founded()
         if founded.node == self.node and not founded.id and not is_begun(self._path):
             adoption.adopt(self._path, bus, self._config)
         else:
@@ -384,49 +361,7 @@ class Node:
         self._belong()
 
     def _belong(self) -> None:
-        """Note that this node belongs to the cluster, and where it is."""
-        self._members.put(Member(node=self.node, address=self.doors.native))
-
-    def _check_alone(self) -> None:
-        """That no bus begins with a new folder while nodes wait that have one: their engine has lost its rows."""
-        if self._engine.row(BUS) is not None:
-            return
-        for data in self._engine.ask_all(REPORT, b"", MAJORITY_S, ENOUGH):
-            theirs = msgspec.msgpack.decode(data, type=Report)
-            if theirs.bus_id and theirs.node != self.node:
-                raise Unavailable(
-                    f'the NATS servers know of no bus "{self._clustering.bus}", and node "{theirs.node}" has one, up '
-                    f"to record {theirs.position.number}: they have lost it; see: headwater cluster rebuild"
-                )
-
-    def _shared(self, key: str, value: bytes) -> bytes:
-        """A row that all nodes share: whoever writes it first has said what it is."""
-        row = self._engine.row(key)
-        if row is None and self._engine.put_row(key, value, 0) is None:
-            row = self._engine.row(key)
-            if row is None:  # another's is on its way, and yet to be seen
-                raise Unavailable("another node begins at this moment")
-        return row.value if row is not None else value
-
-    def _founded(self) -> Founded:
-        ours = msgspec.json.encode(Founded(node=self.node))
-        try:
-            return msgspec.json.decode(self._shared(BUS, ours), type=Founded)
-        except msgspec.MsgspecError as error:
-            raise Incompatible(f"what the cluster's rows say of its bus cannot be read: {error}") from None
-
-    def _check_bus(self, id: str) -> None:
-        """That a folder is of this cluster's bus; the first one says which that is."""
-        founded = self._founded()
-        if not founded.id and founded.node == self.node:
-            self._engine.put_row(BUS, msgspec.json.encode(Founded(node=self.node, id=id)))
-        elif not founded.id:
-            raise Unavailable(f'node "{founded.node}", with which the bus begins, has yet to say which bus that is')
-        elif founded.id != id:
-            raise Conflict(
-                f'"{self._path}" has another bus than cluster "{self._clustering.bus}": name another folder, or '
-                "another --bus"
-            )
+        self._founding.belong(self.doors.native)
 
     def _copy(self, at_least: int) -> None:
         """Take a copy of another node's folder."""
@@ -488,12 +423,12 @@ class Node:
                 replica.accept_rows()
             following = Following(replica.position, self._written)
             try:
-                self._check_bus(replica.id)
+                self._founding.check_bus(replica.id, self._path)
             except Unavailable:
                 self._check_stream(following)  # where all of it is lost, this says so
                 raise
             self._check_stream(following)
-            self.secret = self._shared(SECRET, self.secret)
+            self.secret = self._founding.secret(self.secret)
             self._names = self._members.all()
             if self.node not in self._names:
                 self._belong()  # its row was lost, or could not be written yet
@@ -548,9 +483,7 @@ class Node:
 
     def _note(self, record: Record, position: Position) -> None:
         self._position = position
-        self._digests[record.number] = position.digest
-        if len(self._digests) > DIGESTS_KEPT:
-            self._digests.popitem(last=False)
+        self._history.note(position)
         if position.epoch != self._epoch:
             self._failovers += bool(self._epoch)
             self._epoch = position.epoch
@@ -560,7 +493,7 @@ class Node:
         try:
             self._engine.bounds()
         except StreamLost:
-            if following.position.number or not self._is_first():
+            if following.position.number or not self._founding.is_first():
                 raise StreamLost(
                     f'the engine has no stream for bus "{self._clustering.bus}", and this node has applied its records '
                     f"up to {following.position.number}; see: headwater cluster rebuild"
@@ -575,9 +508,6 @@ class Node:
                 raise MadeAnew(
                     f"the stream was made anew, from what node {made.node} has, and this node has other records"
                 )
-
-    def _is_first(self) -> bool:
-        return self._founded().node == self.node
 
     def _look(self, sequence: int) -> Seen:
         """What is at a sequence of the stream; raises `Unavailable`."""
@@ -629,20 +559,11 @@ class Node:
         """That this folder has nothing but what others have had, too: it is about to give way to a copy of theirs."""
         if self._apart:
             raise Diverged(self._apart)
-        ours = (self._position, self._written)
-        asked = msgspec.msgpack.encode([position.number for position in ours])
         try:
             names = [name for name in self._members.all() if name != self.node]
         except Unavailable:
             return  # nor is there a copy to be had
-        for name in names:
-            try:
-                said = self._engine.ask(name, KNOWN, asked, MAJORITY_S)
-                known = msgspec.msgpack.decode(said, type=dict[int, bytes])
-            except (HeadwaterError, msgspec.MsgspecError) as error:
-                log.write(logging.DEBUG, "not-compared", {"node": name, "reason": error.args[0]})
-            else:
-                compare(ours, name, known)
+        history.check(self._engine, names, (self._position, self._written))
 
     def note_bad(self, root: str, hole: Hole) -> None:
         """Bytes of this node's folder went bad; by any thread. Unavailable (503) if another node has them: then it is
@@ -729,7 +650,7 @@ class Node:
         members = self._members.all()
         reports = self._members.reports([name for name in members if name != self.node], MAJORITY_S)
         ours = following.position
-        why = candidate.unfit(self.node, ours, self._written, last, members, reports, self._digests)
+        why = candidate.unfit(self.node, ours, self._written, last, members, reports, self._history.digests)
         skew_s_max = self._clustering.clock_skew_s_max
         return why or candidate.clock_is_off(self._clock.now_us(), self._engine.time_us(), ours.time_us, skew_s_max)
 
