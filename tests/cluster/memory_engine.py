@@ -181,6 +181,9 @@ class MemoryEngine:
         if not self.bed.is_made:
             raise StreamLost("there is no stream")
 
+    def unsynced(self) -> list[str]:
+        return []
+
     # Other nodes
 
     def ask(self, node: str, verb: str, data: bytes, timeout_s: float) -> bytes:

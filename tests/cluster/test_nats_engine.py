@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from cluster.conftest import joined, runs_nats
 from cluster.rig import retried
 from headwater.cli.nats_servers import NatsServers
 from headwater.cluster import nats_connection
@@ -178,6 +179,49 @@ def test_nodes_ask_each_other_and_are_told_what_went_wrong(engines: Engines):
 
 def test_the_clock_of_a_server_is_told(engines: Engines):
     assert abs(engines("n1").time_us() - time.time_ns() // 1000) < 60_000_000
+
+
+ACCOUNTS = """
+accounts {
+  SYS {
+    exports: [{service: "$SYS.REQ.SERVER.PING.JSZ", response: stream}]
+  }
+  HEADWATER {
+    jetstream: enabled
+    users: [{user: node, password: secret}]
+    imports: [{service: {account: SYS, subject: "$SYS.REQ.SERVER.PING.JSZ"}}]
+  }
+}
+system_account: SYS
+"""
+
+
+class Telling(NatsServers):
+    """Servers that tell nodes how they sync."""
+
+    is_synced = True
+
+    def config(self, place: int, text: str) -> str:
+        return (text if self.is_synced else text.replace("  sync_interval: always\n", "")) + ACCOUNTS
+
+
+@pytest.mark.parametrize(("is_synced", "found"), [(True, []), (False, ["nats1"])], ids=["synced", "not"])
+def test_a_server_that_answers_before_it_syncs_is_named_where_it_tells(tmp_path, is_synced: bool, found: list[str]):
+    runs_nats()
+    servers = Telling(tmp_path, 1)
+    servers.is_synced = is_synced
+    servers.start()
+    try:
+        place = servers.urls[0].replace("nats://", "nats://node:secret@")
+        engine = joined(Clustering(cluster=(place,), cluster_replicas=1))
+        assert engine.unsynced() == found
+        engine.close()
+    finally:
+        servers.stop()
+
+
+def test_servers_that_tell_nothing_are_not_accused(engines: Engines):
+    assert engines("n1").unsynced() == []
 
 
 def test_where_no_server_is_a_sentence_names_the_places_and_no_password(clustering: Clustering, monkeypatch):

@@ -123,6 +123,10 @@ class Engine(Protocol):
     def trim(self, upto: int) -> None:
         """Delete messages up to a sequence; raises `Unavailable`."""
 
+    def unsynced(self) -> list[str]:
+        """Its servers that say of themselves that they answer before what they stored is on disk; by name. Those who
+        tell nothing are left out."""
+
     # Other nodes
 
     def ask(self, node: str, verb: str, data: bytes, timeout_s: float) -> bytes:

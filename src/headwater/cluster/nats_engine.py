@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from headwater import threads
 from headwater.clock import from_datetime
 from headwater.cluster.engine import Acked, Handler, Refused, Row, Seen, StreamLost, Told, Unanswered
@@ -40,7 +42,36 @@ REFUSALS: dict[str, type[HeadwaterError]] = {str(kind.code): kind for kind in (C
 """What another node's refusal is here, by its code; everything else is `Unavailable`."""
 NOBODY = "503"
 """What a server says where nobody listens."""
+SERVERS = "$SYS.REQ.SERVER.PING.JSZ"
+"""Where servers are asked about their JetStream."""
+SERVERS_S = 0.5
+SERVERS_MAX = 64
 WRONG_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
+
+
+class ServerConfig(msgspec.Struct, frozen=True):
+    """Of a server's JetStream, what is looked at."""
+
+    sync_always: bool = False
+
+
+class ServerName(msgspec.Struct, frozen=True):
+    """Which server it is."""
+
+    name: str = ""
+
+
+class ServerData(msgspec.Struct, frozen=True):
+    """Whether it has JetStream at all."""
+
+    config: ServerConfig | None = None
+
+
+class ServerTold(msgspec.Struct, frozen=True):
+    """What a server says of itself, to accounts that are let ask."""
+
+    server: ServerName = ServerName()
+    data: ServerData = ServerData()
 
 
 class Waiting(NamedTuple):
@@ -256,6 +287,15 @@ class NatsEngine:
         except Rejected as error:
             raise Unavailable(f"the NATS servers refuse to trim {self._stream}: {error}") from None
 
+    def unsynced(self) -> list[str]:
+        try:
+            told = self._connection.call(self._gather(SERVERS, b"", SERVERS_S, SERVERS_MAX), SERVERS_S + 1)
+            found = [msgspec.json.decode(data, type=ServerTold) for data in told]
+        except (Unavailable, msgspec.MsgspecError) as error:
+            log.info("servers-not-asked", reason=error.args[0])
+            return []
+        return sorted(one.server.name for one in found if one.data.config and not one.data.config.sync_always)
+
     # Other nodes
 
     def ask(self, node: str, verb: str, data: bytes, timeout_s: float) -> bytes:
@@ -272,24 +312,27 @@ class NatsEngine:
         return bytes(answer.data)
 
     def ask_all(self, verb: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
-        return self._connection.call(self._ask_all(verb, data, timeout_s, enough), timeout_s + 1)
+        subject = f"hw.{self._settings.bus}.nodes.{verb}"
+        return self._connection.call(self._gather(subject, data, timeout_s, enough), timeout_s + 1)
 
-    async def _ask_all(self, verb: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
+    async def _gather(self, subject: str, data: bytes, timeout_s: float, enough: int) -> list[bytes]:
+        """What all answer who listen there."""
         client = self._connection.client
         found: list[bytes] = []
         is_enough = asyncio.Event()
 
         async def heard(message: Any) -> None:
             headers = message.headers or {}
-            if ERROR not in headers and headers.get("Status") != NOBODY:
+            is_nobody = headers.get("Status") == NOBODY
+            if ERROR not in headers and not is_nobody:
                 found.append(bytes(message.data))
-            if len(found) >= enough:
+            if is_nobody or len(found) >= enough:
                 is_enough.set()
 
         inbox = client.new_inbox()
         listening = await client.subscribe(inbox, cb=heard)
         try:
-            await client.publish(f"hw.{self._settings.bus}.nodes.{verb}", data, reply=inbox)
+            await client.publish(subject, data, reply=inbox)
             await asyncio.wait_for(is_enough.wait(), timeout_s)
         except TimeoutError:
             pass

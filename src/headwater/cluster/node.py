@@ -332,6 +332,12 @@ class Node:
         self._copies = Copies(self._path, files, self._clock)
         self._engine.answer(self.node, self._handlers())
         self._check_name()
+        for server in self._engine.unsynced():
+            log.warning(
+                "engine-not-synced",
+                server=server,
+                advice="acknowledged messages may be gone after a loss of power: set sync_interval: always there",
+            )
 
     def _check_name(self) -> None:
         """That no other node has this one's name: they would answer for each other, and count as one."""
