@@ -54,16 +54,8 @@ def test_a_candidate_that_may_not_lead_gives_the_lease_back():
     assert lease.state is LeaseState.FOLLOWING
 
 
-def test_a_planned_step_down_drains_before_it_releases():
-    lease = leading()
-    assert lease.happen(LeaseEvent.STEP_DOWN) == (Command.DRAIN,)
-    assert lease.holds
-    assert lease.happen(LeaseEvent.RELEASED) == (Command.RELEASE,)
-    assert lease.is_over
-
-
 def test_a_leader_whose_place_is_taken_ends_whatever_it_was_doing():
-    for before in ((), (LeaseEvent.LATE,), (LeaseEvent.STEP_DOWN,)):
+    for before in ((), (LeaseEvent.LATE,)):
         for last in (LeaseEvent.TAKEN_AWAY, LeaseEvent.STOPPED):
             lease = leading()
             for event in before:

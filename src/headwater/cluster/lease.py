@@ -2,8 +2,7 @@
 
     FOLLOWING ──FREE──▶ TAKING ──GOT──▶ CANDIDATE ──OPENED──▶ LEADING ◀──RENEWED── SUSPENDED
         ▲                 │MISSED           │UNFIT               │  ──────LATE──────▶   │
-        └─────────────────┴─────────────────┘                    ├──STEP_DOWN──▶ LEAVING ──RELEASED──▶ OVER
-                                                                  └──TAKEN_AWAY, STOPPED──▶ OVER ◀──────┘
+        └─────────────────┴─────────────────┘                    └──TAKEN_AWAY, STOPPED──▶ OVER ◀──────┘
 
 What is stored depends on none of this: the stream refuses whoever writes behind what he has not read. The lease is for
 what is done outside of the stream. Promises: nothing is handed out later than `lease_s` after the beginning of the last
@@ -25,7 +24,6 @@ class LeaseState(Enum):
     LEADING = auto()
     SUSPENDED = auto()
     """It leads as far as it knows, and does not know whether it still may."""
-    LEAVING = auto()
     OVER = auto()
 
 
@@ -47,8 +45,6 @@ class LeaseEvent(Enum):
     """Its epoch is written."""
     STOPPED = auto()
     """Its records are refused."""
-    STEP_DOWN = auto()
-    RELEASED = auto()
 
 
 class Command(Enum):
@@ -58,7 +54,6 @@ class Command(Enum):
     RELEASE = auto()
     SUSPEND = auto()
     RESUME = auto()
-    DRAIN = auto()
     END = auto()
     """Drop everything without writing, and begin anew."""
 
@@ -75,18 +70,13 @@ TRANSITIONS: dict[tuple[LeaseState, LeaseEvent], tuple[LeaseState, tuple[Command
     (S.LEADING, E.LATE): (S.SUSPENDED, (C.SUSPEND,)),
     (S.LEADING, E.TAKEN_AWAY): (S.OVER, (C.END,)),
     (S.LEADING, E.STOPPED): (S.OVER, (C.END,)),
-    (S.LEADING, E.STEP_DOWN): (S.LEAVING, (C.DRAIN,)),
     (S.SUSPENDED, E.RENEWED): (S.LEADING, (C.RESUME,)),
     (S.SUSPENDED, E.TAKEN_AWAY): (S.OVER, (C.END,)),
     (S.SUSPENDED, E.STOPPED): (S.OVER, (C.END,)),
-    (S.SUSPENDED, E.STEP_DOWN): (S.OVER, (C.END,)),
-    (S.LEAVING, E.RELEASED): (S.OVER, (C.RELEASE,)),
-    (S.LEAVING, E.TAKEN_AWAY): (S.OVER, (C.END,)),
-    (S.LEAVING, E.STOPPED): (S.OVER, (C.END,)),
 }
 """What is not here changes nothing."""
 
-HOLDS = frozenset((S.CANDIDATE, S.LEADING, S.SUSPENDED, S.LEAVING))
+HOLDS = frozenset((S.CANDIDATE, S.LEADING, S.SUSPENDED))
 """Where the lease is renewed."""
 
 
