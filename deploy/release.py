@@ -47,7 +47,7 @@ def changelog(text: str, version: str, date: str) -> str:
         raise ValueError(f"CHANGELOG.md has a section of {version}; give the next version")
     if not heading or after.lstrip().startswith("## ") or not after.strip():
         raise ValueError("CHANGELOG.md has nothing unreleased; note what has changed before it is released")
-    return f"{before}{UNRELEASED}\n## {version} – {date}\n{after}"
+    return f"{before}{UNRELEASED}\n## {version} - {date}\n{after}"
 
 
 def check(folder: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import headwater
 
 REPO = Path(__file__).resolve().parents[2]
 FILES = ("src/headwater/version.py", "deploy/helm/headwater/Chart.yaml", "CHANGELOG.md", "deploy/release.py")
+KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def test_a_release_has_its_number_in_all_places_and_keeps_what_was_noted(copy: P
     chart = after["deploy/helm/headwater/Chart.yaml"]
     assert "\nversion: 77.0.0\nappVersion: 77.0.0\n" in chart
     notes = before["CHANGELOG.md"].partition("## Unreleased\n")[2]
-    head, heading, section = after["CHANGELOG.md"].partition("\n## 77.0.0 – ")
+    head, heading, section = after["CHANGELOG.md"].partition("\n## 77.0.0 - ")
     assert head.endswith("## Unreleased\n")
     assert heading
     assert section.partition("\n")[2] == notes
@@ -97,4 +100,29 @@ def test_the_image_is_built_from_files_that_there_are() -> None:
 
 
 def test_the_changelog_has_a_section_of_the_version_that_the_code_names() -> None:
-    assert f"\n## {headwater.__version__} – " in (REPO / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {headwater.__version__} - " in (REPO / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_changelog_keeps_its_form() -> None:
+    text = (REPO / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.split(r"(?m)^## ", text)[1:]
+    assert [re.sub(r"^\d+\.\d+\.\d+\S* - \d{4}-\d\d-\d\d$", "release", title(part)) for part in releases] == [
+        "Unreleased",
+        *["release"] * (len(releases) - 1),
+    ]
+    for release in releases:
+        kinds = re.split(r"(?m)^### ", release)[1:]
+        names = [title(kind) for kind in kinds]
+        assert names == sorted(set(names), key=KINDS.index), "each kind of change once, in the order of the form"
+        for kind in kinds:
+            _, _, entries = kind.partition("\n")
+            assert "\n\n" not in entries.strip("\n"), f"{title(release)}, {title(kind)}: a blank line between entries"
+            begun = [entry.splitlines()[0] for entry in re.split(r"(?m)^- ", entries)[1:]]
+            assert [entry for entry, times in Counter(begun).items() if times > 1] == [], (
+                f"{title(release)}: noted twice"
+            )
+
+
+def title(section: str) -> str:
+    """What its heading says."""
+    return section.partition("\n")[0]
