@@ -57,6 +57,25 @@ def test_ctrl_c_while_it_loads_is_no_traceback(tmp_path: Path):
         assert process.returncode in (130, -signal.SIGINT), module
 
 
+def test_ctrl_c_while_commands_are_put_together_is_no_traceback():
+    code = (
+        "import os, typer.main\n"
+        "def waits(app):\n"
+        "    os.write(2, b'waiting\\n')\n"
+        "    while True: pass\n"
+        "typer.main.get_command = waits\n"
+        "from headwater_command import main\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", code, "pub", "home/x", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"waiting\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGINT
+
+
 WAITS = """
 import os, sys
 

@@ -12,15 +12,17 @@ def main() -> None:
     is_heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from typer.main import get_command
+
     from headwater.cli.app import app_for
     from headwater.cli.lean import leave_out
 
     leave_out(sys.argv[1:])
-    app = app_for(sys.argv[1:])
+    command = get_command(app_for(sys.argv[1:]))
     if is_heard:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        app(prog_name="headwater")
+        command(prog_name="headwater")
     finally:
         if is_heard:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
