@@ -649,7 +649,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         wrong = found - {"none", *AUTH_METHODS}
         if wrong or not found:
             choices = ", ".join(f'"{name}"' for name in ("none", *AUTH_METHODS))
-            raise Malformed(f"setting auth is {self.auth!r}; use {choices}, or several but the first: scram,jwt")
+            raise Malformed(f'setting auth is {self.auth!r}; use {choices}; several are written "scram,jwt"')
         if "none" in found and len(found) > 1:
             raise Malformed(f'setting auth is {self.auth!r}; "none" lets everybody in: leave it out, or the others')
         return tuple(name for name in AUTH_METHODS if name in found)

@@ -20,7 +20,7 @@ def test_loopback_needs_no_authentication_however_it_is_written(host: str):
     "host", ["0.0.0.0", "::", "", "0", "10.0.0.1", "192.168.1.1", "fe80::1", "::ffff:10.0.0.1", "2001:db8::1"]
 )
 def test_other_addresses_are_refused_without_authentication_and_it_says_what_to_do(host: str):
-    with pytest.raises(Malformed, match=r"--auth scram.*--host 127\.0\.0\.1"):
+    with pytest.raises(Malformed, match=r"--auth scram.*headwater init.*--host 127\.0\.0\.1"):
         check_exposure(Serving(host=host))
     with pytest.raises(Malformed):
         check_exposure(Serving(host=host, unix_path="/tmp/socket"))

@@ -9,7 +9,8 @@ from headwater.config import Serving
 from headwater.errors import Malformed
 
 ADVICE = (
-    "turn authentication on with --auth scram (then: headwater clients add), or listen on loopback: --host 127.0.0.1"
+    "turn authentication on with --auth scram (headwater init adds the first administrator), or listen on loopback: "
+    "--host 127.0.0.1"
 )
 
 
