@@ -9,9 +9,12 @@ What is different from a reader's machine, and nothing else:
 | `mosquitto_pub`, `mosquitto_sub` | the same with `-p` and the server's port |
 | SECRET, TOKEN | the last ones that a command showed |
 | `headwater cluster try`, and ports of what it starts | the same with `--free-ports`, and those ports |
+| `headwater pipeline serve`, and 15002 | the same with `--port 0`, and that port |
+| `make …` | `make -n …`, in the repository: that there is such a target, and not what it does |
+| `pip install .` | the same with `--dry-run`, in the repository: what is installed there stays |
 | `headwater serve`; a command that says "Ctrl-C" behind it | goes on in a terminal of its own until the page ends |
 | Python that says "Ctrl-C" | gets it, when it has shown what the page says |
-| examples/ | the repository's |
+| examples/, tests/ | the repository's |
 | "var/… in Python | the same with the page's folder before it: Spark runs in another one |
 | HTTP and MQTT | are served where the page speaks of their ports |
 """
@@ -36,10 +39,15 @@ from headwater import settings, threads
 from headwater.errors import HeadwaterError
 
 PATIENCE_S = 60.0
+SPARK_PATIENCE_S = 240.0
+"""Of a command that starts a Spark of its own, on a machine that does something else, too."""
 SERVED = {"7411": "url", "7480": "http", "1883": "mqtt"}
 FREE = ("8080", "9000", "9001")
 KEPT_OPEN = re.compile(r"^headwater serve\b|#.*Ctrl-C")
 CLUSTER = "headwater cluster try"
+PIPELINE = "headwater pipeline "
+WARM = "headwater pipeline serve"
+WARM_ADDRESS = re.compile(r"sc://localhost:(?P<port>\d+)/;token=(?P<token>[\w-]+)")
 CODE = re.compile(r"#.*\bexit code (\d+)")
 SHOWN_ONCE = {
     "SECRET": re.compile(r"^secret: (\S+)", re.MULTILINE),
@@ -94,7 +102,8 @@ class Reader:
 
     def __init__(self, folder: Path, blocks: list[Block]) -> None:
         self.folder = folder
-        (folder / "examples").symlink_to(REPO / "examples")
+        for name in ("examples", "tests"):
+            (folder / name).symlink_to(REPO / name)
         self._page = "".join(block.text + (block.output or "") for block in blocks)
         self._names: dict[str, str] = {}
         self._secrets: dict[str, str] = {}
@@ -129,6 +138,10 @@ class Reader:
             text = re.sub(rf"\b{name}\b", real, text)
         if language == "python":
             text = text.replace('"var/', f'"{self.folder}/var/')
+        if language == "sh":
+            text = re.sub(r"(?m)^make ", f"make -n -C {REPO} ", text)
+            dry = "pip install --quiet --dry-run --no-deps --no-build-isolation"
+            text = re.sub(r"(?m)^pip install ('?)\.", rf"{dry} \1{REPO}", text)
         return text
 
     # Python
@@ -177,7 +190,7 @@ class Reader:
             env=self._environment(),
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=SPARK_PATIENCE_S if PIPELINE in script else PATIENCE_S,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -191,17 +204,22 @@ class Reader:
 
     def _keep_open(self, block: Block, command: str) -> None:
         is_server, is_cluster = command.startswith("headwater serve"), command.startswith(CLUSTER)
+        is_warm = command.startswith(WARM)
         environment = self._environment()
         if is_server:
             environment |= {f"HEADWATER_{which}PORT": "0" for which in ("", "HTTP_", "MQTT_")}
         if is_cluster:
             command = command.replace(CLUSTER, f"{CLUSTER} --free-ports", 1)
+        if is_warm:
+            command = command.replace(WARM, f"{WARM} --port 0", 1)
         terminal = Terminal(command.partition("  #")[0], self.folder, environment, self._names)
         self._terminals.append(terminal)
         if is_server:
             self._meet(block, terminal, environment)
         if is_cluster:
             self._meet_nodes(block, terminal)
+        if is_warm:
+            self._meet_session(block, terminal)
         if block.output is not None:
             said = terminal.screen.wait(block.output, PATIENCE_S)
             assert said, f"{block.place} shows\n{terminal.screen.text}\n{terminal.errors.text}"
@@ -240,6 +258,13 @@ class Reader:
             assert found, f"{block.place}: {port}\n{cluster.screen.text}"
             self._names[port] = found[1]
 
+    def _meet_session(self, block: Block, warm: Terminal) -> None:
+        """The same of a session of Spark that is kept warm, and its token."""
+        is_there = warm.screen.wait("export HEADWATER_SPARK=…", SPARK_PATIENCE_S)
+        found = WARM_ADDRESS.search(warm.screen.text)
+        assert is_there and found, f"{block.place}: {warm.screen.text}\n{warm.errors.text}"
+        self._names["15002"], self._secrets["TOKEN"] = found["port"], found["token"]
+
     def _environment(self) -> dict[str, str]:
         mine = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWATER_", "PYTEST_"))}
         return mine | {
@@ -274,7 +299,9 @@ class Reader:
                 with contextlib.suppress(HeadwaterError):
                     close()
         for terminal in reversed(self._terminals):
+            code = terminal.process.poll()
             terminal.end()
+            assert not code, f"{terminal.command}\n{terminal.screen.text}\n{terminal.errors.text}"
 
 
 def _joined(lines: list[str]) -> Iterator[str]:

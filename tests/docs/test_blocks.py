@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from cluster.conftest import runs_nats
 from docs.pages import ELSEWHERE, READ, REPO, RUN, Block, blocks, pages
-from docs.reader import CLUSTER, Reader
+from docs.reader import CLUSTER, PIPELINE, Reader
 from docs.screen import Screen
 
-NOT_RUN_MAX = 23
+NOT_RUN_MAX = 20
 """How many blocks no test runs, at most. Fewer is better."""
+
+SLOW_S = 900
+"""For a page on which commands start a Spark each."""
 
 TYPED = "headwater|curl|pip|podman|docker|helm|kubectl|systemctl|mosquitto_\\w+|python\\d?|make"
 LOOKS_RUN = re.compile(rf"\$ |(?:sudo )?(?:{TYPED}) [a-z-]|import |bus\b")
@@ -23,8 +27,8 @@ PAGES = {page: blocks(page) for page in pages()}
 
 def marks(found: list[Block]) -> list[pytest.MarkDecorator]:
     """Pages with Spark go where its session is, those with a cluster where one is started at a time."""
-    if any("spark.read" in block.text for block in found):
-        return [pytest.mark.xdist_group("spark")]
+    if any("spark.read" in block.text or PIPELINE in block.text for block in found):
+        return [pytest.mark.xdist_group("spark"), pytest.mark.timeout(SLOW_S)]
     return [pytest.mark.xdist_group("nats")] if any(CLUSTER in block.text for block in found) else []
 
 
@@ -84,3 +88,10 @@ def test_output_is_compared(page, shown, is_right):
     screen = Screen()
     screen.write(shown)
     assert screen.says(page) is is_right
+
+
+def test_the_extras_that_pages_name_are_there():
+    extras = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for page in [*PAGES, REPO / "CHANGELOG.md"]:
+        for named in re.findall(r"(?:headwater|'\.)\[([a-z, ]+)\]", page.read_text(encoding="utf-8")):
+            assert set(re.split(", *", named)) <= set(extras), f"{page.relative_to(REPO)}: [{named}]"
