@@ -9,6 +9,7 @@ What is different from a reader's machine, and nothing else:
 | `mosquitto_pub`, `mosquitto_sub` | the same with `-p` and the server's port |
 | SECRET, TOKEN | the last ones that a command showed |
 | `headwater cluster try`, and ports of what it starts | the same with `--free-ports`, and those ports |
+| `headwater pipeline archive` and others that start a Spark | the same, in the session of the tests |
 | `headwater pipeline serve`, and 15002 | the same with `--port 0`, and that port |
 | `make …` | `make -n …`, in the repository: that there is such a target, and not what it does |
 | `pip install .` | the same with `--dry-run`, in the repository: what is installed there stays |
@@ -25,6 +26,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -33,9 +35,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
 from docs.pages import REPO, Block
 from docs.screen import Screen
 from headwater import settings, threads
+from headwater.cli.app import app_for
 from headwater.errors import HeadwaterError
 
 PATIENCE_S = 60.0
@@ -46,6 +51,8 @@ FREE = ("8080", "9000", "9001")
 KEPT_OPEN = re.compile(r"^headwater serve\b|#.*Ctrl-C")
 CLUSTER = "headwater cluster try"
 PIPELINE = "headwater pipeline "
+SHARES = re.compile(rf"{PIPELINE}(?:archive|dead-letters|replay|rollup|run) ")
+"""Takes the session of the tests, rather than to start one."""
 WARM = "headwater pipeline serve"
 WARM_ADDRESS = re.compile(r"sc://localhost:(?P<port>\d+)/;token=(?P<token>[\w-]+)")
 CODE = re.compile(r"#.*\bexit code (\d+)")
@@ -170,10 +177,14 @@ class Reader:
         screen = Screen(self._names)
         now: list[str] = []
         for command in commands:
-            if KEPT_OPEN.search(command):
+            is_kept = KEPT_OPEN.search(command) is not None
+            if is_kept or SHARES.match(command):
                 self._finish(block, now, screen)
                 now = []
+            if is_kept:
                 self._keep_open(block, command)
+            elif SHARES.match(command):
+                self._share(block, command, screen)
             else:
                 now.append(command)
         self._finish(block, now, screen)
@@ -201,6 +212,13 @@ class Reader:
             if found := secret.findall(done.stdout):
                 self._secrets[name] = found[-1]
         screen.write(said if code else done.stdout)
+
+    def _share(self, block: Block, command: str, screen: Screen) -> None:
+        text = re.sub(r"\s#.*", "", command).replace("\\\n", " ")
+        arguments = shlex.split(text.replace(" var/", f" {self.folder}/var/"))[1:]  # Spark is in another folder
+        done = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app_for(arguments), arguments)
+        assert done.exit_code == 0, f"{block.place}: {command}\n{done.output}\n{done.exception!r}\n{self._said()}"
+        screen.write(done.stdout)
 
     def _keep_open(self, block: Block, command: str) -> None:
         is_server, is_cluster = command.startswith("headwater serve"), command.startswith(CLUSTER)
@@ -262,7 +280,8 @@ class Reader:
         """The same of a session of Spark that is kept warm, and its token."""
         is_there = warm.screen.wait("export HEADWATER_SPARK=…", SPARK_PATIENCE_S)
         found = WARM_ADDRESS.search(warm.screen.text)
-        assert is_there and found, f"{block.place}: {warm.screen.text}\n{warm.errors.text}"
+        assert is_there, f"{block.place}: {warm.screen.text}\n{warm.errors.text}"
+        assert found is not None, f"{block.place}: {warm.screen.text}\n{warm.errors.text}"
         self._names["15002"], self._secrets["TOKEN"] = found["port"], found["token"]
 
     def _environment(self) -> dict[str, str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import tomllib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from cluster.conftest import runs_nats
 from docs.pages import ELSEWHERE, READ, REPO, RUN, Block, blocks, pages
-from docs.reader import CLUSTER, PIPELINE, Reader
+from docs.reader import CLUSTER, PIPELINE, SHARES, Reader
 from docs.screen import Screen
+from headwater.cli import pipeline
 
-NOT_RUN_MAX = 20
+NOT_RUN_MAX = 18
 """How many blocks no test runs, at most. Fewer is better."""
 
 SLOW_S = 900
@@ -41,18 +45,15 @@ def marks(found: list[Block]) -> list[pytest.MarkDecorator]:
     ],
 )
 def test_what_a_page_says_is_so(page: Path, tmp_path: Path, monkeypatch, request):
-    if any("spark.read" in block.text for block in PAGES[page]):
-        request.getfixturevalue("spark")
+    if any("spark.read" in block.text or SHARES.match(block.text) for block in PAGES[page]):
+        monkeypatch.setattr(pipeline, "SHARED", request.getfixturevalue("spark"))
     if any(CLUSTER in block.text for block in PAGES[page]):
         runs_nats()
     monkeypatch.chdir(tmp_path)
-    reader = Reader(tmp_path, PAGES[page])
-    try:
+    with mock.patch.dict(os.environ), contextlib.closing(Reader(tmp_path, PAGES[page])) as reader:
         for block in PAGES[page]:
             if not block.not_run:
                 reader.run(block)
-    finally:
-        reader.close()
 
 
 def test_every_block_says_what_it_is():
