@@ -1,6 +1,6 @@
 """The maintenance desk: a ticket for each alert, in the building where the pump stands.
 
-    cd examples/pumps && HEADWATER_URL=headwater://127.0.0.1:7411 headwater work desk:bus
+    HEADWATER_URL=headwater://127.0.0.1:7411 headwater work examples.pumps.desk:bus
 
 It does not know of pump5, which is new: alerts of it become dead letters, to be mended in `mend.py`.
 """

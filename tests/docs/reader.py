@@ -215,7 +215,7 @@ class Reader:
 
     def _share(self, block: Block, command: str, screen: Screen) -> None:
         text = re.sub(r"\s#.*", "", command).replace("\\\n", " ")
-        arguments = shlex.split(text.replace(" var/", f" {self.folder}/var/"))[1:]  # Spark is in another folder
+        arguments = shlex.split(re.sub(r"(?<=[ =])var/", f"{self.folder}/var/", text))[1:]  # Spark is in another folder
         done = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app_for(arguments), arguments)
         assert done.exit_code == 0, f"{block.place}: {command}\n{done.output}\n{done.exception!r}\n{self._said()}"
         screen.write(done.stdout)

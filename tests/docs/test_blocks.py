@@ -17,7 +17,7 @@ from docs.reader import CLUSTER, PIPELINE, SHARES, Reader
 from docs.screen import Screen
 from headwater.cli import pipeline
 
-NOT_RUN_MAX = 18
+NOT_RUN_MAX = 12
 """How many blocks no test runs, at most. Fewer is better."""
 
 SLOW_S = 900
