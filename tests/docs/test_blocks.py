@@ -7,15 +7,18 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
+import typer.main
 
 from cluster.conftest import runs_nats
 from docs.pages import ELSEWHERE, READ, REPO, RUN, Block, blocks, pages
 from docs.reader import CLUSTER, PIPELINE, SHARES, Reader
 from docs.screen import Screen
 from headwater.cli import pipeline
+from headwater.cli.app import app_for
 
 NOT_RUN_MAX = 12
 """How many blocks no test runs, at most. Fewer is better."""
@@ -96,3 +99,26 @@ def test_the_extras_that_pages_name_are_there():
     for page in [*PAGES, REPO / "CHANGELOG.md"]:
         for named in re.findall(r"(?:headwater|'\.)\[([a-z, ]+)\]", page.read_text(encoding="utf-8")):
             assert set(re.split(", *", named)) <= set(extras), f"{page.relative_to(REPO)}: [{named}]"
+
+
+INLINE = re.compile(r"(?<!`)`headwater ([a-z][^`\n]*)`(?!`)")
+SAID = {"is", "version"}
+"""Begins what a server says, and no command."""
+
+
+def test_the_commands_and_flags_that_pages_name_are_there():
+    commands = typer.main.get_command(app_for([]))
+    for page in [*PAGES, REPO / "CHANGELOG.md"]:
+        for text in INLINE.findall(page.read_text(encoding="utf-8")):
+            for one in re.split(r"; headwater ", text):
+                words = one.split()
+                found: Any = commands
+                while words and words[0] in getattr(found, "commands", ()):
+                    found = found.commands[words.pop(0)]
+                place = f"{page.relative_to(REPO)}: headwater {one}"
+                assert found is not commands or words[0] in SAID, place
+                if found is commands or hasattr(found, "commands"):
+                    continue
+                flags = {flag for option in found.params for flag in (*option.opts, *option.secondary_opts)}
+                named = {word for word in words if re.fullmatch(r"--[a-z-]+", word)}
+                assert named <= flags | {"--help"}, place
