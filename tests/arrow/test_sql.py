@@ -86,6 +86,10 @@ def test_tables_join_and_are_scanned_as_often_as_they_are_named(bus: headwater.b
     assert list(bus.sql(asked)) == [(9, 8.5)]
     assert list(bus.sql("select count(*) from 'mill/#' where topic in (select topic from 'mill/b')")) == [(2,)]
     assert ("value", "DOUBLE") in {row[:2] for row in bus.sql("describe 'home/#'")}
+    words = (
+        "trim(both ' ' from text), position('.' in text), timestamp at time zone 'UTC', extract(year from timestamp)"
+    )
+    assert len(bus.sql(f"select {words} from 'home/#'")) == len(bus.sql("select 1 from 'home/#'"))
     assert len(bus.sql("summarize 'home/#'")) == len(bus.sql("describe 'home/#'"))
 
 
@@ -106,6 +110,12 @@ def test_tables_join_and_are_scanned_as_often_as_they_are_named(bus: headwater.b
         ("select * from read_csv('/etc/passwd')", NotAllowed, "no files"),
         ("select * from read_blob('/etc/passwd')", NotAllowed, "no files"),
         ("select * from glob('/etc/*')", NotAllowed, "no files"),
+        ("select * from duckdb_settings()", NotAllowed, "of the process that answers"),
+        ("select (select max(value) from DuckDB_Settings()) from 'home/#'", NotAllowed, "of the process that answers"),
+        ("select current_setting('secret_directory')", NotAllowed, "of the process that answers"),
+        ("select * from query('select * from duckdb_settings()')", NotAllowed, "of the process that answers"),
+        ("select * from PG_catalog.pg_settings", NotAllowed, "of the process that answers"),
+        ("with x as (from information_schema.tables) from x", NotAllowed, "of the process that answers"),
         ("select * from 'hme/#'", NotFound, 'did you mean "home"'),
         ("select * from '/etc/passwd'", NotFound, "no root"),
         ("select * from home", NotFound, "from 'home/#'"),

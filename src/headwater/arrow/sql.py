@@ -48,6 +48,8 @@ OFFSET = re.compile(r"(?<![\"'.\w])offset(?![\"'\w])", re.IGNORECASE)
 BARE = re.compile(r"\bfrom\s+[\w$+]+/", re.IGNORECASE)
 """A filter without its quotes."""
 LACKING = re.compile(r'Referenced column "(\w+)" not found')
+OF_MACHINE = re.compile(r"duckdb_|pragma_|(current_setting|query|query_table)$", re.IGNORECASE)
+"""Functions that tell of the process that answers (its folders, its settings), or take a query as a text."""
 INTERRUPTED = "the query was interrupted"
 READS = "a query is one select: it reads topics, and changes nothing"
 
@@ -197,7 +199,10 @@ def _collect(node: Any, names: dict[str, None], defined: set[str]) -> None:
     """The tables that a part of a query names, but for those that it defines itself (`with`)."""
     if isinstance(node, dict):
         defined = defined | {entry["key"] for entry in node.get("cte_map", {}).get("map", ())}
-        if node.get("type") == "BASE_TABLE" and not node["schema_name"] and node["table_name"] not in defined:
+        is_table = node.get("type") == "BASE_TABLE"
+        if OF_MACHINE.match(node.get("function_name") or "") or (is_table and node["schema_name"]):
+            raise NotAllowed("a query reads topics, and nothing of the process that answers it")
+        if is_table and node["table_name"] not in defined:
             names[node["table_name"]] = None
     if isinstance(node, dict | list):
         for part in node.values() if isinstance(node, dict) else node:
