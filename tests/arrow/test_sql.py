@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -264,6 +265,31 @@ def test_a_server_answers_as_far_as_one_may_read(tmp_path: Path):
                 bus.sql("select count(*) from 'mill/#'")
             assert bus._client._feeds == {}
         assert asyncio.run(ask(url)) == ([(1,)], 1)
+
+
+def test_an_interrupt_that_comes_before_duckdb_begins_is_not_forgotten(
+    bus: headwater.bus.Bus, monkeypatch: pytest.MonkeyPatch
+):
+    said: list[Exception] = []
+    looked = Query._check_wanted
+
+    def look(self: Query) -> None:
+        looked(self)
+        if self._is_answering:
+            self.interrupt()  # at the last moment at which nobody looks
+
+    def ask() -> None:
+        try:
+            bus.sql("select count(*) from range(1000000000000) where hash(range) = 7")
+        except Closed as error:
+            said.append(error)
+
+    monkeypatch.setattr(Query, "_check_wanted", look)
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(60)
+    assert not asking.is_alive()
+    assert len(said) == 1
 
 
 def test_a_query_that_nobody_waits_for_is_interrupted(bus: headwater.bus.Bus):

@@ -19,6 +19,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
+from headwater import threads
 from headwater.arrow.fields import check_fields
 from headwater.arrow.result import Result
 from headwater.arrow.source import Readable
@@ -50,6 +51,8 @@ BARE = re.compile(r"\bfrom\s+[\w$+]+/", re.IGNORECASE)
 LACKING = re.compile(r'Referenced column "(\w+)" not found')
 OF_MACHINE = re.compile(r"duckdb_|pragma_|(current_setting|query|query_table)$", re.IGNORECASE)
 """Functions that tell of the process that answers (its folders, its settings), or take a query as a text."""
+INSIST_S = 0.05
+"""How long after an interrupt that did not end a query the next one comes."""
 INTERRUPTED = "the query was interrupted"
 READS = "a query is one select: it reads topics, and changes nothing"
 
@@ -82,18 +85,35 @@ class Query:
         check_fields(self._fields, MADE)
         self._options: dict[str, Any] = {"since": since, "until": until, "on_gap": on_gap}
         self._tables: list[Table] = []
-        self._is_interrupted = False
+        self._lock = threads.Lock()
+        self._is_interrupted = self._is_answering = False
+        self._ended = threads.Event()
         self._connection = duckdb.connect(
             ":memory:", config={**CLOSED_WORLD, "memory_limit": f"{max(1, memory_bytes >> 20)}MiB"}
         )
 
     def interrupt(self) -> None:
-        """Give it up."""
-        self._is_interrupted = True
-        self._connection.interrupt()
+        """Give it up; this does not wait until it has ended."""
+        with self._lock:
+            was_interrupted, self._is_interrupted = self._is_interrupted, True
+            if was_interrupted or not self._is_answering:
+                return
+        threads.Thread(target=self._insist, name="headwater-interrupt", daemon=True).start()
+
+    def _insist(self) -> None:
+        """DuckDB forgets an interrupt that comes before it has begun to execute."""
+        while True:
+            with self._lock:
+                if not self._is_answering:
+                    return
+                self._connection.interrupt()
+            self._ended.wait(INSIST_S)
 
     def answer(self) -> Result:
         """All rows of the answer."""
+        with self._lock:
+            self._check_wanted()
+            self._is_answering = True
         try:
             return Result(self._answer())
         except duckdb.Error as error:
@@ -102,6 +122,9 @@ class Query:
                 raise failed from None
             raise self._said(error) from None
         finally:
+            with self._lock:
+                self._is_answering = False
+            self._ended.set()
             self._connection.close()
             self._tables.clear()
 
