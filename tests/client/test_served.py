@@ -533,6 +533,20 @@ def test_a_reading_may_be_closed_while_it_is_being_opened_and_read(served: Serve
     asyncio.run(main())
 
 
+def test_who_subscribes_as_the_last_reader_of_the_same_leaves_is_served(served: Served) -> None:
+    async def main() -> None:
+        async with headwater.aio.connect(served.url) as bus:
+            await bus.publish_many([("a/b", b"1"), ("a/b", b"2")])
+            first = await bus.subscribe("a/#", id="s", start="earliest")
+            assert len(await first.batch(1, WAIT_S)) == 1
+            leaving = asyncio.ensure_future(first.close())  # begins once `subscribe` waits for its answer
+            async with bus.subscribe("a/#", id="s") as second:
+                assert [message.payload for message in await second.batch(1, WAIT_S)] == [b"1"]
+            await leaving
+
+    asyncio.run(main())
+
+
 def test_the_same_for_asyncio(served: Served) -> None:
     async def main() -> None:
         async with headwater.aio.connect(served.url) as bus:
@@ -749,6 +763,33 @@ def test_asynchronous_readers_that_were_forgotten_let_go_of_their_place_too(narr
                 await reading.close()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("id", ["s", None])
+def test_a_subscribe_that_is_cancelled_leaves_nothing_at_the_server(narrow: Served, id: str | None) -> None:
+    named: dict[str, Any] = {} if id is None else {"id": id}
+
+    async def work() -> None:
+        async with headwater.aio.connect(narrow.url) as bus:
+            for _ in range(2):
+                subscribing = asyncio.ensure_future(bus.subscribe("home/#", **named).__aenter__())
+                for _ in range(3):
+                    await asyncio.sleep(0)  # it is on its way
+                assert subscribing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await subscribing
+            while id and [one.consumers for one in await bus.subscriptions()] != [0]:
+                continue
+            readings: list[object] = []
+            while len(readings) < 2:  # all the room there is
+                reading = bus.replay("home/#")
+                try:
+                    assert await reading.next()
+                except QuotaExceeded:
+                    continue  # not yet
+                readings.append(reading)
+
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
 def test_the_limit_of_readings_says_what_it_is_and_what_to_do(narrow: Served) -> None:

@@ -330,7 +330,10 @@ class Client:
         self._feeds[number] = feed
         self._subscribes[number] = request
         try:
-            there: wire.Subscribed = await self.link.request(request)
+            there = await self._subscribed(request)
+            while there.number != number and there.number not in self._feeds:  # its last reader was just leaving
+                await self._leave(there.number)
+                there = await self._subscribed(request)
         except BaseException:
             self._forget(feed)
             raise
@@ -345,6 +348,19 @@ class Client:
             feed.is_open = True
             feed.id = there.id  # of a session's own, it is made of the session's id and the filter
         return feed
+
+    async def _subscribed(self, request: wire.Subscribe) -> wire.Subscribed:
+        """What the server makes of a request to subscribe; what it has made for a task that is cancelled is left."""
+        asking = self.loop.create_task(self.link.request(request))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(self._leave_made)
+            raise
+
+    def _leave_made(self, asked: asyncio.Task[wire.Subscribed]) -> None:
+        if not asked.cancelled() and asked.exception() is None and asked.result().number not in self._feeds:
+            self._spawn(self._leave(asked.result().number))
 
     async def unsubscribe(self, id: str) -> None:
         """Delete a durable subscription; its consumers here get Closed."""
@@ -446,6 +462,8 @@ class Client:
             feed.fail(error)
         else:
             feed.is_open = True
+            if self._feeds.get(feed.number) is not feed:  # its reader has left meanwhile
+                await self._leave(feed.number)
 
     def _forget(self, feed: Feed) -> None:
         self._feeds.pop(feed.number, None)
