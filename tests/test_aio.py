@@ -325,6 +325,44 @@ def test_buses_and_readers_can_be_used_in_async_with_by_themselves(opening: Call
     run(work())
 
 
+def test_a_for_may_stand_before_the_subscription_itself_and_closes_it_at_its_end(opening: Callable[[], Any]) -> None:
+    async def work() -> None:
+        async with opening() as bus:
+            await bus.publish_many([("a/b", b"1"), ("a/b", b"2")])
+
+            async def taken(count: int) -> None:
+                async for message in bus.subscribe("a/#", id="s", start="earliest"):
+                    assert (int(message.payload), message.attempt) == (count, 1)
+                    if message.payload == b"2":
+                        return
+                    await message.ack()
+                    count += 1
+
+            await taken(1)
+            await taken(2)  # what was taken and not acked came back at once
+            while (await bus.subscriptions())[0].consumers:
+                continue
+            with pytest.raises(Malformed):
+                async for _ in bus.subscribe("a/#/b"):
+                    pass
+
+    run(work())
+
+
+def test_what_is_not_open_yet_says_that_it_is_to_be_awaited(opening: Callable[[], Any]) -> None:
+    async def work() -> None:
+        unopened = opening()
+        with pytest.raises(AttributeError, match=r"a bus has no publish yet: it is still to be opened; await it"):
+            await unopened.publish("a/b", b"")
+        assert repr(unopened) == "<a bus, still to be opened; await it, or use it in `async with`>"
+        async with unopened as bus:
+            with pytest.raises(AttributeError, match="a subscription has no next yet: it is still to be opened"):
+                await bus.subscribe("a/#").next()
+            assert not hasattr(bus.subscribe("a/#"), "close")
+
+    run(work())
+
+
 def test_wrong_arguments_are_refused_where_the_method_is_called(opening: Callable[[], Any]) -> None:
     async def work() -> None:
         async with opening() as bus:

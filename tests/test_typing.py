@@ -123,6 +123,8 @@ async def asynchronous() -> None:
                 assert_type(message, headwater.aio.Message)
                 await message.ack()
         assert_type(await bus.subscribe("a/#"), headwater.aio.Live)
+        async for message in bus.subscribe("a/#"):
+            assert_type(message, headwater.aio.Message)
         assert_type((await bus.clients.list())[0].name, str)
         assert_type((await bus.acl.list())[0].allow, bool)
         assert_type((await bus.tokens.add("ann", "reader")).token, str)
@@ -145,6 +147,7 @@ WRONG = {
     'bus.subscribe("a/#", id="s", start="middle")': "call-overload",
     'bus.subscribe("a/#", max_attempts=5)': "call-overload",
     'bus.subscribe("a/#").ack([])': "attr-defined",
+    'headwater.aio.open("folder").publish("a/b", b"")': "attr-defined",
     'bus.publish("a/b", None)': "arg-type",
     'bus.publish("a/b", object())': "arg-type",
     'bus.publish("a/b", b"", retian=True)': "call-arg",

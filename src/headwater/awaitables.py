@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from headwater import arrow, surface, verdicts
 from headwater.config import Config
@@ -114,10 +114,15 @@ class Batches(Closing):
 
 
 C = TypeVar("C", bound=Closing)
+R = TypeVar("R", bound="Reader")
+STILL_TO_OPEN = "still to be opened; await it, or use it in `async with`"
 
 
 class Opening(Generic[C]):
     """What is still to be opened: `await` it, or use it in `async with`."""
+
+    _what: ClassVar[str]
+    """In words."""
 
     def __init__(self, make: Callable[[], Awaitable[C]]) -> None:
         self._make = make
@@ -134,6 +139,25 @@ class Opening(Generic[C]):
         assert self._made is not None
         await self._made.__aexit__(*left)
 
+    def __repr__(self) -> str:
+        return f"<{self._what}, {STILL_TO_OPEN}>"
+
+    if not TYPE_CHECKING:  # for whom it would have any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"{self._what} has no {name} yet: it is {STILL_TO_OPEN}", name=name, obj=self)
+
+
+class ReaderOpening(Opening[R]):
+    """A subscription that is still to be opened; `async for` does that, too, and closes it where it ends."""
+
+    _what = "a subscription"
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        async with await self._make() as reader:
+            async for message in reader:
+                yield message
+
 
 class Working(ABC):
     """What both buses for asyncio do with subscriptions and handlers."""
@@ -143,19 +167,21 @@ class Working(ABC):
     @overload
     def subscribe(
         self, filter: str, *, id: str, kind: Literal["named"] | None = None, **options: Unpack[Durable]
-    ) -> Opening[Consumer]: ...
+    ) -> ReaderOpening[Consumer]: ...
     @overload
-    def subscribe(self, filter: str, *, kind: Literal["session"], **options: Unpack[Durable]) -> Opening[Consumer]: ...
+    def subscribe(
+        self, filter: str, *, kind: Literal["session"], **options: Unpack[Durable]
+    ) -> ReaderOpening[Consumer]: ...
     @overload
     def subscribe(
         self, filter: str, *, kind: Literal["live"] | None = None, when_full: Policy = ...
-    ) -> Opening[Live]: ...
+    ) -> ReaderOpening[Live]: ...
     @overload
     def subscribe(
         self, filter: str, *, destination: tuple[str, int], id: str | None = None, **options: Unpack[Durable]
     ) -> Awaitable[str]: ...
     def subscribe(self, filter: str, **options: Any) -> Any:
-        return Opening(lambda: self._subscribe(filter, **options))
+        return ReaderOpening(lambda: self._subscribe(filter, **options))
 
     @abstractmethod
     async def _subscribe(self, filter: str, **options: Any) -> Any:
@@ -241,6 +267,8 @@ B = TypeVar("B", bound=WorkingBus)
 
 class BusOpening(Opening[B]):
     """A bus that is still to be opened: `await` it, use it in `async with`, or register handlers and `run` it."""
+
+    _what = "a bus"
 
     def __init__(self, make: Callable[[Handlers], Awaitable[B]]) -> None:
         self._handlers = Handlers(is_asynchronous=True)
