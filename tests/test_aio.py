@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +345,20 @@ def test_a_for_may_stand_before_the_subscription_itself_and_closes_it_at_its_end
             with pytest.raises(Malformed):
                 async for _ in bus.subscribe("a/#/b"):
                     pass
+
+    run(work())
+
+
+@pytest.mark.parametrize("timeout_s", ["1", timedelta(seconds=1), float("inf")])
+def test_a_timeout_is_a_number_of_seconds(opening: Callable[[], Any], timeout_s: Any) -> None:
+    async def work() -> None:
+        async with opening() as bus:
+            await bus.publish("a/b", b"1", retain=True)
+            for reader in (await bus.subscribe("a/#"), bus.replay("a/#"), (await bus.retained("a/#")).watch()):
+                with pytest.raises(Malformed, match=r"timeout_s is .*; use a number of seconds"):
+                    await reader.next(timeout_s)
+            with pytest.raises(Malformed, match=r"timeout_s is .*; use a number of seconds"):
+                await bus.request("a/b", b"?", timeout_s=timeout_s)
 
     run(work())
 

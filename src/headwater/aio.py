@@ -31,6 +31,7 @@ from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as ThreadLive
 from headwater.delivery.options import Options
+from headwater.delivery.reader import check_timeout
 from headwater.delivery.replay import Reading as ThreadReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
@@ -290,11 +291,12 @@ class Bus(WorkingBus):
         headers: surface.GivenHeaders = (),
         durable: bool = False,
     ) -> Message:
+        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        check_timeout(timeout_s)
         ask = partial(self.threads._ask_soon, topic, payload, headers, durable, may_wait=False)
         is_at_once = not durable and self.threads._asks_at_once(topic, payload)
         pairs, answer = ask() if is_at_once else await asyncio.to_thread(ask)
         try:
-            timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
             return await answered(asyncio.wrap_future(answer), topic, timeout_s)
         finally:
             self.threads.forget_request(pairs)

@@ -16,7 +16,7 @@ from headwater.config import Config
 from headwater.delivery.consumer import Consumer as ThreadConsumer
 from headwater.delivery.live import CLOSED_BY_USER, Policy
 from headwater.delivery.live import Live as ThreadLive
-from headwater.delivery.reader import check_max, told_of
+from headwater.delivery.reader import check_take, told_of
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError, Malformed, Reject, Retry, TimedOut
@@ -476,7 +476,7 @@ class Reader(Closing):
         """Do what is to be done before `_take` need not wait."""
 
     async def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
-        check_max(max)
+        check_take(max, timeout_s)
         if timeout_s is None:  # no timer, as for most: it would take as long as all else here
             return await self._batch(max)
         try:
@@ -588,7 +588,7 @@ class Watch(Closing):
         self._reading = reading
 
     async def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
-        check_max(max)
+        check_take(max, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 while True:

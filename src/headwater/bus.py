@@ -25,6 +25,7 @@ from headwater.delivery.options import (
     SubscriptionKind,
     check_none_of_live,
     check_not_of_channel,
+    check_when_full,
     kind_of,
     stated,
 )
@@ -239,7 +240,9 @@ class Bus(surface.Threaded):
         given = stated(options)
         if destination is not None:
             raise Malformed("an embedded bus pushes nothing to a destination; serve it, and subscribe there")
-        if kind_of(kind, id) == "session":
+        kind = kind_of(kind, id)
+        check_when_full(when_full, kind)
+        if kind == "session":
             id = self._session.own(filter, given)
         if id is None:
             check_none_of_live(given, start)

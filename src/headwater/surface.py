@@ -35,6 +35,7 @@ from headwater.config import Config
 from headwater.delivery.dead_letters import Position
 from headwater.delivery.live import Policy
 from headwater.delivery.options import OnGap, OnResume, Order, SubscriptionKind, Told
+from headwater.delivery.reader import check_timeout
 from headwater.delivery.replay import After
 from headwater.delivery.start import Start
 from headwater.errors import TimedOut
@@ -768,8 +769,9 @@ class Threaded(Bus, Protocol):
         headers: GivenHeaders = (),
         durable: bool = False,
     ) -> Message:
-        pairs, answer = self.request_soon(topic, payload, headers=headers, durable=durable)
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        check_timeout(timeout_s)
+        pairs, answer = self.request_soon(topic, payload, headers=headers, durable=durable)
         try:
             return answer.result(timeout_s)
         except TimeoutError:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from headwater import html
 from headwater.clock import SECOND_US, Clock
-from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.reader import Reader, check_take
 from headwater.message import Envelope, Message
 from headwater.topics.name import filter_covers_root
 
@@ -96,7 +96,7 @@ class Watch(Reader):
         self._clock = clock
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
-        check_max(max)
+        check_take(max, timeout_s)
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
             left_s = None if until_us is None else (until_us - self._clock.monotonic_us()) / SECOND_US

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +287,27 @@ def test_a_malformed_live_subscription_is_422(bus: Bus) -> None:
     for size in (0, -1):
         with pytest.raises(Malformed):
             live.batch(size, timeout_s=0)
+
+
+@pytest.mark.parametrize("timeout_s", ["1", timedelta(seconds=1), float("inf"), float("nan")])
+def test_a_timeout_is_a_number_of_seconds(bus: Bus, timeout_s: Any) -> None:
+    bus.publish("a/b", b"1", retain=True)
+    values = bus.retained("a/#")
+    readers = (bus.subscribe("a/#"), bus.subscribe("a/#", id="s"), bus.replay("a/#"), bus.follow("a/#"), values.watch())
+    for reader in readers:
+        with reader, pytest.raises(Malformed, match=r"timeout_s is .*; use a number of seconds"):
+            reader.next(timeout_s)
+    with pytest.raises(Malformed, match=r"timeout_s is .*; use a number of seconds"):
+        bus.request("a/b", b"?", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("kind", [{"id": "s"}, {"kind": "session"}])
+def test_what_a_slow_reader_may_do_is_asked_of_live_subscriptions_alone(bus: Any, kind: dict[str, Any]) -> None:
+    with pytest.raises(Malformed, match="only a live subscription has it"):
+        bus.subscribe("a/#", when_full="disconnect", **kind)
+    with pytest.raises(Malformed, match="when_full is 'wait'"):
+        bus.subscribe("a/#", when_full="wait", **kind)
+    assert bus.subscriptions() == []
 
 
 def test_one_subscription_more_than_allowed_is_429(folder: Path) -> None:

@@ -214,6 +214,27 @@ def test_seek_pause_and_resume(bus: Bus) -> None:
         sub.seek("middle")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("timeout_s", ["1", timedelta(seconds=1), float("inf"), float("nan")])
+def test_a_timeout_is_a_number_of_seconds(bus: Bus, timeout_s: Any) -> None:
+    bus.publish("a/b", b"1", retain=True)
+    values = bus.retained("a/#")
+    readers = (bus.subscribe("a/#"), bus.subscribe("a/#", id="s"), bus.replay("a/#"), bus.follow("a/#"), values.watch())
+    for reader in readers:
+        with reader, pytest.raises(Malformed, match=r"timeout_s is .*; use a number of seconds"):
+            reader.next(timeout_s)
+    with pytest.raises(Malformed, match=r"timeout_s is .*; use a number of seconds"):
+        bus.request("a/b", b"?", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("kind", [{"id": "s"}, {"kind": "session"}])
+def test_what_a_slow_reader_may_do_is_asked_of_live_subscriptions_alone(bus: Any, kind: dict[str, Any]) -> None:
+    with pytest.raises(Malformed, match="only a live subscription has it"):
+        bus.subscribe("a/#", when_full="disconnect", **kind)
+    with pytest.raises(Malformed, match="when_full is 'wait'"):
+        bus.subscribe("a/#", when_full="wait", **kind)
+    assert bus.subscriptions() == []
+
+
 def test_a_live_subscription_gets_retained_messages_first(bus: Bus) -> None:
     bus.publish("a/b", b"kept", retain=True)
     with bus.subscribe("a/#") as live:

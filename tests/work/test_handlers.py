@@ -101,6 +101,7 @@ def test_with_asyncio_handlers_are_coroutine_functions(function: Any) -> None:
         {"id": ""},
         {"id": None, "order": "strict"},
         {"id": None, "when_full": "wait"},
+        {"when_full": "disconnect"},
         {"kind": "session"},
         {"kind": "live"},
         {"id": None, "kind": "named"},

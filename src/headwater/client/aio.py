@@ -39,6 +39,7 @@ from headwater.delivery.consumer import Consumer as EmbeddedConsumer
 from headwater.delivery.live import CLOSED_BY_USER
 from headwater.delivery.live import Live as EmbeddedLive
 from headwater.delivery.options import OnResume
+from headwater.delivery.reader import check_timeout
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed
@@ -357,6 +358,8 @@ class Bus(Operations, WorkingBus):
         headers: surface.GivenHeaders = (),
         durable: bool = False,
     ) -> Message:
+        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        check_timeout(timeout_s)
         client = self._client
         client.link.check_open()
         answer = client.loop.create_future()
@@ -370,7 +373,7 @@ class Bus(Operations, WorkingBus):
             pairs = question.asks
             await client.send(question)
         try:
-            return await answered(answer, topic, self.config.request_timeout_s if timeout_s is None else timeout_s)
+            return await answered(answer, topic, timeout_s)
         finally:
             client.replies.forget(pairs)
 

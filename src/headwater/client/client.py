@@ -28,7 +28,7 @@ from headwater.client.url import Address
 from headwater.clock import Clock, SteadyClock, SystemClock, from_datetime
 from headwater.config import Config, Connecting
 from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER, Policy
-from headwater.delivery.options import SubscriptionKind, check_none_of_live, kind_of, stated
+from headwater.delivery.options import SubscriptionKind, check_none_of_live, check_when_full, kind_of, stated
 from headwater.delivery.replay import After, check_after
 from headwater.delivery.start import Start, check_start
 from headwater.errors import Closed, Disconnected, Gap, HeadwaterError, Malformed, Recalled
@@ -397,10 +397,9 @@ class Client:
             )
         check_start(filter, start)
         kind = kind_of(kind, id)
+        check_when_full(when_full, kind)
         if kind == "live":
             check_none_of_live(given, start)
-            if when_full not in ("drop_oldest", "disconnect"):
-                raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
             return wire.Subscribe(number=0, filter=filter, kind="live", when_full=when_full)
         if id is not None and not isinstance(id, str):
             raise Malformed(f"a subscription's id is a str, not {type(id).__name__}")

@@ -18,7 +18,7 @@ from headwater.client.operations import seek_of
 from headwater.delivery.consumer import Consumer as EmbeddedConsumer
 from headwater.delivery.live import BUS_CLOSED, CLOSED_BY_USER
 from headwater.delivery.live import Live as EmbeddedLive
-from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.reader import Reader, check_take
 from headwater.delivery.replay import Reading as EmbeddedReading
 from headwater.delivery.start import Start
 from headwater.errors import Closed, HeadwaterError
@@ -109,7 +109,7 @@ class FeedReader(Reader):
         self._forgetting: weakref.finalize[..., Any] | None = None
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
-        check_max(max)
+        check_take(max, timeout_s)
         self._bus._check_thread()
         return self._feed.wait(max, timeout_s, self._check_open, self._bus._client.link.read_until)
 
@@ -220,7 +220,7 @@ class Reading(FeedReader):
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         try:
             if self._ready:
-                check_max(max)
+                check_take(max, timeout_s)
                 found = self._ready[: -max - 1 : -1]
                 del self._ready[-max:]
                 return found

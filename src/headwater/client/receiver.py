@@ -24,7 +24,7 @@ from headwater.client.url import Address
 from headwater.clock import SECOND_US, SystemClock
 from headwater.config import Connecting
 from headwater.delivery.options import CHANNEL_PREFIX
-from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.reader import Reader, check_take
 from headwater.errors import (
     Closed,
     Conflict,
@@ -150,7 +150,7 @@ class Receiver(Reader):
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages of one channel that are there; waits for the first of them."""
-        check_max(max)
+        check_take(max, timeout_s)
         clock = self.clock
         until_us = None if timeout_s is None else clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:

@@ -11,7 +11,7 @@ from headwater.clock import SECOND_US, Clock
 from headwater.delivery.bookkeeping import Books
 from headwater.delivery.lane import Ticket
 from headwater.delivery.options import Options
-from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.reader import Reader, check_take
 from headwater.delivery.rows import RowsItem
 from headwater.delivery.start import Start
 from headwater.delivery.subscriber import Subscriber
@@ -70,7 +70,7 @@ class Consumer(Reader):
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
-        check_max(max)
+        check_take(max, timeout_s)
         subscriber = self.subscriber
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:

@@ -14,10 +14,11 @@ from typing import ClassVar, Literal
 from headwater import threads
 from headwater.clock import SECOND_US, Clock
 from headwater.config import Config
-from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.options import check_when_full
+from headwater.delivery.reader import Reader, check_take
 from headwater.delivery.retained import RetainedReading
 from headwater.delivery.selection import Selection
-from headwater.errors import Closed, Malformed
+from headwater.errors import Closed
 from headwater.message import OF_LIVE, Message, Receipt, Unacked
 from headwater.payload import Payload
 
@@ -39,8 +40,7 @@ class Live(Reader):
         reply: Callable[[Message, Payload], Receipt],
         on_close: Callable[[Live], None],
     ) -> None:
-        if policy not in ("drop_oldest", "disconnect"):
-            raise Malformed(f'when_full is {policy!r}; use "drop_oldest" or "disconnect"')
+        check_when_full(policy, "live")
         self.filter = filter
         self.dropped = 0
         """Messages that were dropped because this reader was too slow."""
@@ -146,7 +146,7 @@ class Live(Reader):
 
     def batch(self, max: int = 100, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them."""
-        check_max(max)
+        check_take(max, timeout_s)
         until_us = None if timeout_s is None else self._clock.monotonic_us() + round(timeout_s * SECOND_US)
         while True:
             # Not held while waiting: another thread that reads too has a timeout of its own.

@@ -156,6 +156,14 @@ def stated(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def check_when_full(when_full: object, kind: SubscriptionKind) -> None:
+    """Malformed (422) unless a subscription of this kind can do so where its reader is too slow."""
+    if when_full not in ("drop_oldest", "disconnect"):
+        raise Malformed(f'when_full is {when_full!r}; use "drop_oldest" or "disconnect"')
+    if kind != "live" and when_full != "drop_oldest":
+        raise Malformed("when_full: only a live subscription has it; one that keeps its place drops nothing")
+
+
 def check_none_of_live(given: Mapping[str, Any], start: object) -> None:
     """Malformed (422) if something was stated that a live subscription does not have."""
     if given or start != "latest":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from math import isfinite
 from types import TracebackType
 from typing import Self
 
@@ -78,7 +79,19 @@ def told_of(reader: object) -> str:
     return f"<{' '.join(part for part in told if part)}>"
 
 
-def check_max(max: int) -> None:
-    """Malformed unless a batch of so many can be asked for."""
+def check_take(max: int, timeout_s: float | None) -> None:
+    """Malformed (422) unless a batch of so many can be asked for, and waited for so long."""
     if type(max) is not int or max < 1:
         raise Malformed(f"a batch of {max!r} messages; ask for 1 or more")
+    if timeout_s is not None:
+        check_timeout(timeout_s)
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Malformed (422) unless so long can be waited."""
+    try:
+        if isfinite(timeout_s):
+            return
+    except (TypeError, OverflowError):
+        pass
+    raise Malformed(f"timeout_s is {timeout_s!r}; use a number of seconds, or leave it out")

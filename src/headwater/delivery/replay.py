@@ -27,7 +27,7 @@ from headwater.delivery.cursor import (
     every_place,
 )
 from headwater.delivery.history import History, Lot, Past, Stretch
-from headwater.delivery.reader import Reader, check_max
+from headwater.delivery.reader import Reader, check_take
 from headwater.delivery.selection import Selection
 from headwater.errors import Gap, Malformed
 from headwater.log.root import Root
@@ -324,7 +324,7 @@ class Reading(Reader):
     def batch(self, max: int = 1000, timeout_s: float | None = None) -> list[Message]:
         """Up to `max` messages that are there; waits for the first of them. Empty at the end of history, or when the
         time has passed."""
-        check_max(max)
+        check_take(max, timeout_s)
         if not self._ready and not self._await(timeout_s):
             return []
         self._gather(max)

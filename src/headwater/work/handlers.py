@@ -20,6 +20,7 @@ from headwater.delivery.options import (
     SubscriptionKind,
     check_none_of_live,
     check_not_of_channel,
+    check_when_full,
     kind_of,
     stated,
 )
@@ -89,10 +90,9 @@ class Handler(msgspec.Struct, frozen=True):
         """Malformed (422), or Conflict for an id that is not for users, unless all of it can be right."""
         check_filter(self.filter, config)
         check_start(self.filter, self.start)
+        check_when_full(self.when_full, self.kind)
         if not self.is_durable:
             check_none_of_live(self.options, self.start)
-            if self.when_full not in ("drop_oldest", "disconnect"):
-                raise Malformed(f'when_full is {self.when_full!r}; use "drop_oldest" or "disconnect"')
         else:
             check_not_of_channel(self.id)
             self.stated_options.check(config)
