@@ -11,7 +11,7 @@ import headwater
 import headwater.aio
 from client.served import WAIT_S, Served
 from headwater import ManualClock, html
-from headwater.message import Message
+from headwater.message import DeadLetter, Message, ScheduleInfo, StateInfo
 
 
 def cells(shown: str) -> list[str]:
@@ -93,3 +93,27 @@ def test_a_bus_and_its_readers_say_where_and_whether_they_go_on(tmp_path: Path) 
                 assert (repr(live), repr(sub)) == ('<Live "home/#">', '<Consumer "s" of "home/#">')
 
     asyncio.run(work())
+
+
+def test_reprs_of_what_is_listed_tell_what_matters_and_of_a_long_payload_its_beginning() -> None:
+    long = b"x" * 1_000_000
+    letter = DeadLetter("s", "home/a", 2, long, 0, None, (), 3, ("first", "ValueError: no\n  File …"), 1_000_000)
+    assert repr(letter) == (
+        "DeadLetter('home/a', offset=2, subscription='s', attempts=3, dead_at=1970-01-01T00:00:01+00:00, "
+        f"error='ValueError: no', payload={b'x' * 200!r}… (1,000,000 bytes))"
+    )
+    state = StateInfo("home", "home/a", 2, "retry", 1, errors=("ValueError: no\n  File …",), retry_at_us=1_000_000)
+    assert repr(state) == (
+        "StateInfo('home/a', offset=2, state='retry', attempts=1, retry_at=1970-01-01T00:00:01+00:00, "
+        "error='ValueError: no')"
+    )
+    assert repr(StateInfo("home", None, 2, "acked", 0)) == "StateInfo('home', offset=2, state='acked')"
+    schedule = ScheduleInfo("nightly", "jobs/x", b"run", "0 3 * * *", "UTC", 1_000_000)
+    assert repr(schedule) == (
+        "ScheduleInfo('nightly', topic='jobs/x', cron='0 3 * * *', zone='UTC', next_at=1970-01-01T00:00:01+00:00, "
+        "payload=b'run')"
+    )
+    assert len(repr(Message("home/a", 1, long, 0))) < 300
+    assert cells(letter._repr_html_())[-4:] == ["error", "ValueError: no", "payload", "x" * 80 + "…"]
+    assert cells(state._repr_html_())[:6] == ["home/a", "", "offset", "2", "state", "retry"]
+    assert cells(schedule._repr_html_())[:4] == ["nightly", "", "topic", "jobs/x"]

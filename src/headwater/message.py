@@ -29,6 +29,8 @@ FROM = "headwater-from"
 SCHEDULED_FOR = "scheduled-for"
 """Header of a message of a schedule: the time that it is for, which is an earlier one for what is caught up."""
 
+SHOWN_BYTES = 200
+"""Of a payload that a repr shows."""
 
 OF_HISTORY = {
     verb: f"cannot {verb} a message that was read from history; subscribe with an id for that"
@@ -77,6 +79,29 @@ class Unacked:
     def _refuse(self, verb: str) -> None:
         if verb in self._refusals:
             raise Malformed(self._refusals[verb])
+
+
+def cut(payload: bytes) -> str:
+    """A payload as a repr has it: its beginning, where it is long."""
+    more = f"… ({len(payload):,} bytes)" if len(payload) > SHOWN_BYTES else ""
+    return f"{payload[:SHOWN_BYTES]!r}{more}"
+
+
+def told(kind: str, of: str, *facts: tuple[str, object]) -> str:
+    """What a repr says of a thing: what it is, its name, and what there is of these."""
+    known = [f", {name}={_told(value)}" for name, value in facts if value not in (None, "", 0)]
+    return f"{kind}({of!r}{''.join(known)})"
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bytes):
+        return cut(value)
+    return value.isoformat() if isinstance(value, datetime) else repr(value)
+
+
+def last_line(errors: Sequence[str]) -> str | None:
+    """What went wrong the last time, without the calls that led there."""
+    return errors[-1].partition("\n")[0] if errors else None
 
 
 class Published:
@@ -155,7 +180,7 @@ class Envelope(Published, msgspec.Struct, frozen=True, gc=False, eq=False):
         defaults = {"key": None, "headers": HeaderMap(), "retained": False, "attempt": 1}
         stated = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
         more = "".join(f", {name}={value!r}" for name, value in stated.items())
-        return f"{type(self).__name__}({self.topic!r}, offset={self.offset}, payload={self.payload!r}{more})"
+        return f"{type(self).__name__}({self.topic!r}, offset={self.offset}, payload={cut(self.payload)}{more})"
 
     def _repr_html_(self) -> str:
         key = None if self.key is None else html.shortened(self.key)
@@ -370,6 +395,17 @@ class StateInfo(msgspec.Struct, frozen=True, gc=False):
     """Who has it, or had it when it failed: a session, a channel, or the host and process that embed the bus. None if
     that is not known."""
 
+    def __repr__(self) -> str:
+        return told("StateInfo", self.topic or self.root, *self._facts())
+
+    def _repr_html_(self) -> str:
+        return html.facts(self.topic or self.root, self._facts())
+
+    def _facts(self) -> list[tuple[str, object]]:
+        """What matters of it, in this order."""
+        names = ("offset", "state", "attempts", "deliveries", "retry_at", "since", "consumer")
+        return [*((name, getattr(self, name)) for name in names), ("error", last_line(self.errors))]
+
     @property
     def error(self) -> str | None:
         """What went wrong the last time."""
@@ -402,6 +438,17 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     ttl_s: float | None = None
     client: str = ""
     """Of a server's clients, the one that it is of; empty for whoever owns the folder."""
+
+    def __repr__(self) -> str:
+        return told("ScheduleInfo", self.id, *self._facts(), ("payload", self.payload))
+
+    def _repr_html_(self) -> str:
+        return html.facts(self.id, (*self._facts(), ("payload", html.shortened(self.payload))))
+
+    def _facts(self) -> list[tuple[str, object]]:
+        """What matters of it, in this order."""
+        names = ("topic", "cron", "zone", "next_at", "last_at", "client")
+        return [(name, getattr(self, name)) for name in names]
 
     @property
     def header_pairs(self) -> Headers:
@@ -461,6 +508,17 @@ class DeadLetter(Published, msgspec.Struct, frozen=True):
     attempts: int
     errors: tuple[str, ...]
     dead_at_us: int
+
+    def __repr__(self) -> str:
+        return told("DeadLetter", self.topic, *self._facts(), ("payload", self.payload))
+
+    def _repr_html_(self) -> str:
+        return html.facts(self.topic, (*self._facts(), ("payload", html.shortened(self.payload))))
+
+    def _facts(self) -> list[tuple[str, object]]:
+        """What matters of it, in this order."""
+        names = ("offset", "subscription", "attempts", "dead_at")
+        return [*((name, getattr(self, name)) for name in names), ("error", last_line(self.errors))]
 
     @property
     def dead_at(self) -> datetime:
