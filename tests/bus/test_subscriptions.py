@@ -136,7 +136,7 @@ def test_none_is_no_limit_where_an_option_is_a_limit(bus: Bus) -> None:
 def test_options_may_change_while_nobody_consumes(bus: Bus) -> None:
     publish_numbers(bus, 5)
     sub = bus.subscribe("jobs/#", id="s", start="earliest", max_in_flight=2)
-    with pytest.raises(Conflict, match="in use"):
+    with pytest.raises(Conflict, match="in use with other options: its "):
         bus.subscribe("jobs/#", id="s", max_in_flight=3)
     bus.subscribe("jobs/#", id="s", max_in_flight=2).close()
     sub.close()

@@ -91,7 +91,7 @@ def test_other_options_for_what_this_client_takes_from_are_refused_as_those_of_a
     sub = bus.subscribe("a/#", id="s", start="earliest", max_attempts=2)
     again = bus.subscribe("a/#", id="s", start="earliest", max_attempts=2)  # shares what is sent
     bus.subscribe("a/#", id="s").close()
-    with pytest.raises(Conflict, match="in use with other options"):
+    with pytest.raises(Conflict, match="in use with other options: its max_attempts is 2, not 3; close"):
         bus.subscribe("a/#", id="s", max_attempts=3)
     with pytest.raises(Malformed, match="max_attempts is -1"):
         bus.subscribe("a/#", id="s", max_attempts=-1)

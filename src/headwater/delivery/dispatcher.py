@@ -255,8 +255,8 @@ class Dispatcher:
         if wanted != options:
             wanted.check(self._config)
             raise Conflict(
-                f'subscription "{options.id}" is in use with other options; close its consumers first, or leave them '
-                "out"
+                f'subscription "{options.id}" is in use with other options: {options.unlike(wanted)}; close its '
+                "consumers first, or leave that out"
             )
 
     def _reopen(self, row: SubscriptionRow, filter: str, given: dict[str, object]) -> SubscriptionRow:
