@@ -239,6 +239,20 @@ def test_a_malformed_place_to_read_from_is_422(bus: Bus, bad: dict[str, Any]) ->
             read(**{"filter": "a/#", **bad}).next(timeout_s=0)
 
 
+@pytest.mark.parametrize(
+    "offsets", [1, "1", b"1", ["1"], [None], [("a", 1, 2)], [("a", "1")], [1.5], [True], [-1], [1 << 64]]
+)
+def test_what_is_no_place_of_a_dead_letter_is_422_and_they_stay(bus: Any, offsets: Any) -> None:
+    bus.publish("a/b", b"1")
+    sub = bus.subscribe("a/#", id="s", start="earliest")
+    sub.next(WAIT_S).reject("no")
+    for use in (bus.redrive, bus.drop_dead_letters):
+        with pytest.raises(Malformed, match=r"offsets is|is no place of a dead letter"):
+            use("s", offsets)
+    assert [letter.offset for letter in bus.dead_letters("s")] == [1]
+    assert bus.redrive("s", (offset for offset in [7, 1])) == 1
+
+
 def test_an_unknown_subscription_is_404(bus: Bus) -> None:
     for use in (
         lambda: bus.unsubscribe("nobody"),

@@ -235,6 +235,28 @@ def test_what_a_slow_reader_may_do_is_asked_of_live_subscriptions_alone(bus: Any
     assert bus.subscriptions() == []
 
 
+@pytest.mark.parametrize(
+    "offsets", [1, "1", b"1", ["1"], [None], [("a", 1, 2)], [("a", "1")], [1.5], [True], [-1], [1 << 64]]
+)
+def test_what_is_no_place_of_a_dead_letter_is_422_and_they_stay(bus: Any, offsets: Any) -> None:
+    bus.publish("a/b", b"1")
+    sub = bus.subscribe("a/#", id="s", start="earliest")
+    sub.next(WAIT_S).reject("no")
+    for use in (bus.redrive, bus.drop_dead_letters):
+        with pytest.raises(Malformed, match=r"offsets is|is no place of a dead letter"):
+            use("s", offsets)
+    assert [letter.offset for letter in bus.dead_letters("s")] == [1]
+    assert bus.redrive("s", (offset for offset in [7, 1])) == 1
+
+
+def test_a_request_that_cannot_be_written_is_over_and_not_kept_for_the_next_connection(bus: Bus, caplog: Any) -> None:
+    with pytest.raises(TypeError):
+        bus.states(object())  # type: ignore[arg-type]  # which is the point
+    bus.close()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
 def test_a_live_subscription_gets_retained_messages_first(bus: Bus) -> None:
     bus.publish("a/b", b"kept", retain=True)
     with bus.subscribe("a/#") as live:

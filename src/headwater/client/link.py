@@ -358,8 +358,9 @@ class Link:
 
     def _send_asked(self, asked: _Asked, pack: Callable[[int], Sequence[bytes]]) -> None:
         number = self.new_id()
+        pieces = pack(number)  # what cannot be packed is not asked, now or on the next connection
         self._asked[number] = asked
-        self.send(pack(number))
+        self.send(pieces)
 
     def new_id(self) -> int:
         """A number for the next frame that is answered; from any thread."""

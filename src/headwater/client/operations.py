@@ -20,7 +20,7 @@ from headwater.client.feed import Feed, Verbs
 from headwater.client.pages import all_pages
 from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config
-from headwater.delivery.dead_letters import Position
+from headwater.delivery.dead_letters import Position, places_of
 from headwater.delivery.mending import check_letter, mended_twice, write_of
 from headwater.delivery.own_topics import STATES, own_topic
 from headwater.delivery.start import Start, check_start
@@ -261,7 +261,7 @@ class Operations(Served):
     async def redrive(self, id: str, offsets: Any = None, *, mended: Any = None, write: str | None = None) -> int:
         write = write_of(offsets, mended, write)
         if write is None:
-            return await self.ask(wire.Redrive(id=id, offsets=None if offsets is None else tuple(offsets)))
+            return await self.ask(wire.Redrive(id=id, offsets=places_of(offsets)))
         try:
             await self.mend(id, write, tuple(mended or ()))
             return await self.redrive_mended(id, write)
@@ -275,7 +275,7 @@ class Operations(Served):
             await self.ask(request)
 
     async def drop_dead_letters(self, id: str, offsets: Collection[Position] | None = None) -> int:
-        return await self.ask(wire.DropDeadLetters(id=id, offsets=None if offsets is None else tuple(offsets)))
+        return await self.ask(wire.DropDeadLetters(id=id, offsets=places_of(offsets)))
 
     async def stage(self, producer: str, epoch: int, messages: Messages, *, part: str = "") -> None:
         await self.stage_prepared(self._client.checks.many(messages), producer, epoch, part)

@@ -6,7 +6,7 @@ it is one atomic write, so that it is never in both places and never in none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 import msgspec
@@ -85,6 +85,7 @@ class DeadLetters:
 
     def redrive(self, id: str, offsets: Collection[Position] | None, allow: Allow | None = None) -> int:
         """Redeliver them to their subscription, in order; answers how many."""
+        offsets = places_of(offsets)
         if self.kept(id) is not None:
             raise Conflict(
                 f'subscription "{id}" went with its session, so nobody takes its letters again; publish what is still '
@@ -124,6 +125,7 @@ class DeadLetters:
 
     def drop(self, id: str, offsets: Collection[Position] | None = None) -> int:
         """Forget them; answers how many."""
+        offsets = places_of(offsets)
         kept = self.kept(id)
         if kept is not None:
             return self._noted("dropped", id, self._drop_kept(kept, offsets), offsets)
@@ -177,6 +179,21 @@ class DeadLetters:
                     )
             found.append((rows.pair_in(key)[1], offset, row, len(value)))
         return found
+
+
+def places_of(offsets: object) -> tuple[Position, ...] | None:
+    """Which letters are meant; Malformed (422) unless each of these may be one's place."""
+    if offsets is None:
+        return None
+    if isinstance(offsets, str | bytes) or not isinstance(offsets, Iterable):
+        raise Malformed(f'offsets is {offsets!r}; give a list: [12], or [("home", 12)] where there are several roots')
+    places = tuple(offsets)
+    for place in places:
+        is_pair = isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str)
+        offset = place[1] if is_pair else place
+        if type(offset) is not int or not 0 <= offset < 1 << 64:
+            raise Malformed(f'{place!r} is no place of a dead letter; give an offset, or ("home", 12)')
+    return places
 
 
 def headers_of(id: str, offset: int, row: DeadRow, headers: Headers, mended: str = "") -> Headers:
