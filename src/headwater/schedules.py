@@ -93,7 +93,14 @@ class KnownSchedule(msgspec.Struct, frozen=True):
 
     next_us: int
     client: str
+    by: str
     share: str
+
+    def is_of(self, owner: Owner) -> bool:
+        """Whether this is its client, and not another that has its name by now; or whoever looks after all."""
+        made, asks = (by.partition("/")[2] for by in (self.by, owner.by))
+        is_another = bool(made and asks and made != asks)
+        return owner.is_admin or (self.client == owner.client and not is_another)
 
 
 _decode = msgspec.msgpack.Decoder(ScheduleRow).decode
@@ -206,7 +213,7 @@ class Schedules:
         """Publish it no more; NotFound (404) if there is none."""
         with self._lock:
             there = self._row(id)
-            if there is None or not (owner.is_admin or owner.client == there.info.client):
+            if there is None or not _known(there).is_of(owner):
                 raise NotFound(f'there is no schedule "{id}" of yours; bus.schedules() lists those that there are')
             self._book.write({_key(id): None})
             self._known.pop(id, None)
@@ -233,7 +240,7 @@ class Schedules:
             )
 
     def _check_owner(self, there: ScheduleRow, owner: Owner) -> None:
-        if not (owner.is_admin or owner.client == there.info.client):
+        if not _known(there).is_of(owner):
             raise Conflict(f'there is another schedule "{there.info.id}" already; choose another id')
 
     def _check_room(self, id: str, owner: Owner) -> None:
@@ -252,25 +259,23 @@ class Schedules:
 
     # Looking
 
-    def all(
-        self, *, after: str | None = None, limit: int | None = None, client: str | None = None
-    ) -> list[ScheduleInfo]:
-        """Every schedule, by id, of a client if one is named; with a limit a page of them, after an id."""
+    def all(self, *, after: str | None = None, limit: int | None = None) -> list[ScheduleInfo]:
+        """Every schedule, by id; with a limit a page of them, after an id."""
         if limit is not None and limit < 1:
             raise Malformed(f"limit is {limit}; use 1 or more")
         found: list[ScheduleInfo] = []
-        for one in self.each(after, client):
+        for one in self.each(after):
             found.append(one)
             if len(found) == limit:
                 break
         return found
 
-    def each(self, after: str | None = None, client: str | None = None) -> Iterable[ScheduleInfo]:
-        """The same one after another, as somebody takes them."""
+    def each(self, after: str | None = None, owner: Owner = NOBODY) -> Iterable[ScheduleInfo]:
+        """Those of an owner one after another, as somebody takes them."""
         if self._book.is_read_only:
             self.reload()
         known = dict(self._known)
-        for name in sorted(name for name, one in known.items() if client is None or one.client == client):
+        for name in sorted(name for name, one in known.items() if one.is_of(owner)):
             if (after is None or name > after) and (row := self._row(name)) is not None:
                 yield row.info
 
@@ -349,7 +354,7 @@ class _Later(Exception):
 
 
 def _known(row: ScheduleRow) -> KnownSchedule:
-    return KnownSchedule(row.info.next_us, row.info.client, row.share)
+    return KnownSchedule(row.info.next_us, row.info.client, row.by, row.share)
 
 
 def _key(id: str) -> bytes:

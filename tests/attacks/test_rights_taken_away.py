@@ -24,6 +24,7 @@ from server.harness import SECRET, Running, code
 
 WRITES = ["publish home/#", "create home/#"]
 ANOTHER = "another secret of a test"
+HOURLY = "0 * * * *"
 
 
 @pytest.fixture
@@ -132,6 +133,25 @@ def test_a_delayed_message_is_not_published_by_who_opens_the_folder_later(tmp_pa
         running.until(lambda: len(list(delays.waiting(running.bus.core.state))) == 1)
     with headwater.open(tmp_path) as bus:
         assert bus.topics("#") == []
+
+
+# What is scheduled
+
+
+def test_the_next_client_of_a_name_neither_sees_nor_changes_schedules_of_the_one_before(running: Running):
+    with connect(running) as bus:
+        bus.schedule("home/x", b"of the one that was removed", cron=HOURLY)
+    running.bus.clients.remove("ann")
+    running.bus.clients.add("ann", SECRET)
+    with connect(running) as bus:
+        assert bus.schedules() == []
+        with code(404):
+            bus.unschedule("home/x")
+        with code(409, "another id"):
+            bus.schedule("home/x", b"of the next", cron=HOURLY)
+        made = bus.schedule("home/x", b"of the next", cron=HOURLY, id="next")
+        assert bus.schedules() == [made]
+    assert [one.payload for one in running.bus.schedules()] == [b"of the one that was removed", b"of the next"]
 
 
 # Sessions and connections

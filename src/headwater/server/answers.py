@@ -300,8 +300,7 @@ class Answers:
         part = Part(root_of(asked.topic), (asked.topic,), (), (), headers=(asked.headers,))
         broker.check_headers(part)
         broker.check_later(user, session.row.id, part)
-        by, is_admin = broker.author(user, session.row.owner_id), broker.is_admin(user, session.row.id)
-        owner = Owner(user if asked.by is None else asked.by, by, session.share, is_admin)
+        owner = self._owner_of(session, asked.by)
         return lambda: broker.core.schedules.add(
             asked.topic,
             asked.payload,
@@ -316,14 +315,19 @@ class Answers:
         )
 
     def schedules(self, session: Session, request: requests.Schedules) -> Work:
-        user, schedules = session.row.user, self._broker.core.schedules
-        client = None if self._broker.is_admin(user, session.row.id) else user
-        return lambda: page_of(schedules.each(request.after, client), request.limit)
+        schedules, owner = self._broker.core.schedules, self._owner_of(session)
+        return lambda: page_of(schedules.each(request.after, owner), request.limit)
 
     def unschedule(self, session: Session, request: requests.Unschedule) -> Work:
-        user, schedules = session.row.user, self._broker.core.schedules
-        owner = Owner(user, is_admin=self._broker.is_admin(user, session.row.id))
+        schedules, owner = self._broker.core.schedules, self._owner_of(session)
         return lambda: schedules.remove(request.id, owner)
+
+    def _owner_of(self, session: Session, by: str | None = None) -> Owner:
+        """Who asks about schedules; `by` is whom an administrator asks for."""
+        broker, user = self._broker, session.row.user
+        is_admin = broker.is_admin(user, session.row.id)
+        author = broker.author(user, session.row.owner_id)
+        return Owner(user if by is None else by, author, session.share, is_admin)
 
 
 def without_others(info: SubscriptionInfo, user: str) -> SubscriptionInfo:
