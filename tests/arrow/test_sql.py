@@ -122,6 +122,7 @@ def test_tables_join_and_are_scanned_as_often_as_they_are_named(bus: headwater.b
         ("select * from home", NotFound, "from 'home/#'"),
         ("select * from 'home/#/x'", Malformed, "last level"),
         ("select * from secret", NotFound, "no root"),
+        ("select if(a < 9000, 1, error('boom')) from range(10000) t(a)", Malformed, "boom"),
         (7, Malformed, "not int"),
     ],
 )

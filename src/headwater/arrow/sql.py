@@ -10,7 +10,7 @@ asked; DuckDB's memory and the answer are each bounded by `sql_memory_bytes`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -49,6 +49,8 @@ OFFSET = re.compile(r"(?<![\"'.\w])offset(?![\"'\w])", re.IGNORECASE)
 BARE = re.compile(r"\bfrom\s+[\w$+]+/", re.IGNORECASE)
 """A filter without its quotes."""
 LACKING = re.compile(r'Referenced column "(\w+)" not found')
+OF_READING = {"Out of Memory": duckdb.OutOfMemoryException, "INTERRUPT": duckdb.InterruptException}
+"""Errors of DuckDB that are told apart, by how they begin where they come while the answer is read."""
 OF_MACHINE = re.compile(r"duckdb_|pragma_|(current_setting|query|query_table)$", re.IGNORECASE)
 """Functions that tell of the process that answers (its folders, its settings), or take a query as a text."""
 INSIST_S = 0.05
@@ -138,7 +140,7 @@ class Query:
         asked = connection.sql(self._query, params=self._params)
         batches, size = [], 0
         reader = asked.to_arrow_reader(ROWS)
-        for batch in reader:
+        for batch in _read(reader):
             self._check_wanted()
             size += batch.nbytes
             if size > self._memory_bytes:
@@ -216,6 +218,15 @@ class Query:
             case duckdb.BinderException() if (lacking := LACKING.search(text)) is not None:
                 return Malformed(f"{text}; of a field of JSON write json->>'$.{lacking[1]}'")
         return Malformed(text)
+
+
+def _read(reader: pa.RecordBatchReader) -> Iterator[Any]:
+    """The rows of an answer; what goes wrong meanwhile is an error of DuckDB, as it is before."""
+    try:
+        yield from reader
+    except OSError as error:
+        said = str(error)
+        raise next((kind for begin, kind in OF_READING.items() if said.startswith(begin)), duckdb.Error)(said) from None
 
 
 def _collect(node: Any, names: dict[str, None], defined: set[str]) -> None:

@@ -3,23 +3,24 @@ machine.
 
 It is told on its input what to ask, as a line of JSON, and answers with one. Promises: it reads topics and nothing
 else; what whoever asks is not shown, it does not read; memory, rows and bytes of the answer are bounded, and its time
-by whoever started it.
+by whoever started it; it ends when its input does, which is when whoever started it is gone.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
 from math import isfinite
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 import headwater
-from headwater import errors
+from headwater import errors, threads
 from headwater.arrow import query
 from headwater.errors import Failed, HeadwaterError, TooLarge
 from headwater.topics.name import filters_overlap
@@ -28,6 +29,10 @@ NICENESS = 10
 ASKED_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 16 << 20
 """Of the answer."""
+BESIDE_BYTES = 512 << 20
+"""What the process may take besides: Python, libraries and threads,"""
+CORE_BYTES = 32 << 20
+"""of which there are some for each core."""
 CELL_CHARS_MAX = 10_000
 """A longer text of a cell is cut."""
 EXACT_MAX = 1 << 53
@@ -67,9 +72,12 @@ class Answered(msgspec.Struct, kw_only=True):
 def run() -> int:
     """Answer what the input asks; the exit code."""
     os.nice(NICENESS)
-    told = msgspec.json.decode(sys.stdin.buffer.readline(ASKED_BYTES_MAX), type=Told)
+    source = sys.stdin.buffer
+    told = msgspec.json.decode(source.readline(ASKED_BYTES_MAX), type=Told)
+    _limit_memory(told.memory_bytes)
+    threads.Thread(target=_end_with, args=(source,), daemon=True).start()
     try:
-        answered = _answer(told)
+        answered = _answered(told)
         line = msgspec.json.encode(answered)
         if len(line) >= LINE_BYTES_MAX:
             raise TooLarge(f"the answer has {len(line)} bytes; select less, or ask for fewer rows")
@@ -77,7 +85,32 @@ def run() -> int:
         line = msgspec.json.encode(Answered(error=(type(error).__name__, str(error.args[0]))))
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
-    return 0
+    os._exit(0)  # the thread that waits for the input would be waited for
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Let this process have what DuckDB, the answer, and the same as it is sent may take: there are functions whose
+    results DuckDB does not count."""
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve a gigabyte at once
+    most = 3 * memory_bytes + BESIDE_BYTES + CORE_BYTES * (os.cpu_count() or 1)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _end_with(source: IO[bytes]) -> None:
+    """End at once, however long the query would take."""
+    source.read()
+    os._exit(1)
+
+
+def _answered(told: Told) -> Answered:
+    try:
+        return _answer(told)
+    except MemoryError:
+        raise TooLarge(
+            f"the query needs more than {told.memory_bytes >> 20} MiB (sql_memory_bytes); narrow it"
+        ) from None
 
 
 def _answer(told: Told) -> Answered:
