@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import uvloop
@@ -77,6 +78,17 @@ class Following:
 
         async def do() -> None:
             self.doors.point(leader)
+
+        self.run(do())
+
+    def serve_readers(self, port: int, come: Callable[[], None]) -> None:
+        """Have those who only read served there."""
+
+        async def before() -> None:
+            await asyncio.get_running_loop().run_in_executor(None, come)
+
+        async def do() -> None:
+            self.doors.before_reads, self.doors.reads_at = before, port
 
         self.run(do())
 

@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 
 import headwater
-from cluster.following import Following, View
-from cluster.nodes import Leader, Node, another, first
+from cluster.nodes import Leader, another, first
+from cluster.readers import Follower
 from headwater.cluster import reading
-from headwater.cluster.reading import Overlay, Reading
-from headwater.cluster.replica import Replica
-from headwater.config import Serving
+from headwater.cluster.reading import Overlay
 from headwater.errors import Malformed, ReadOnly
-from headwater.settings import given
 from headwater.store.state import MemoryState
 from server.harness import PATIENCE_S, Running
 
 SENT = 20
-
-
-class Follower:
-    """A node that follows, and serves those who read."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.replica: Replica = node.follow()
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="reading-of-a-test")
-        self._thread.start()
-        self.reading = Reading(View("n2"), self.replica, given(node.config, Serving(scram_iterations=4096), node.path))
-        self.port: int = self._run(self.reading.start())
-
-    def _run(self, work: object) -> int:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)  # type: ignore[arg-type]
-
-    def apply(self, leader: Leader) -> None:
-        """All that the leader has written."""
-        leader.settle()
-        self.node.catch_up(self.replica)
-
-    def connect(self) -> Any:
-        self.reading.come()
-        return headwater.connect(f"headwater://127.0.0.1:{self.port}?read=any")
-
-    def close(self) -> None:
-        self._run(self.reading.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
-        self.replica.close()
 
 
 @pytest.fixture
@@ -149,19 +111,9 @@ def test_a_follower_serves_those_who_read_and_passes_everybody_else_on(pair: tup
     leader, follower = pair
     publish(leader)
     follower.apply(leader)
-    with Following() as doors:
-
-        async def come() -> None:
-            await asyncio.get_running_loop().run_in_executor(None, follower.reading.come)
-
-        async def serve() -> None:
-            doors.doors.before_reads = come
-            doors.doors.reads_at = follower.port
-
-        doors.run(serve())
-        with headwater.connect(f"headwater://127.0.0.1:{doors.port()}?read=any") as bus:
-            assert len(list(bus.replay("home/#"))) == SENT
-        assert doors.doors.passages <= 1
+    with follower.connect() as bus:
+        assert len(list(bus.replay("home/#"))) == SENT
+    assert follower.doors.doors.passages <= 1
 
 
 def test_what_clients_may_is_what_they_may_everywhere(tmp_path: Path):

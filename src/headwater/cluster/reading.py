@@ -3,13 +3,15 @@
 A core that only reads stands on the folder beside the replica, and is told what was applied; a server stands on it, for
 clients that asked for `read=any`. Their sessions are rows of no record: they stay in memory here, over those that all
 nodes have, and end with their connections or with this node's following. Promises: nothing is shown that is not
-committed; nothing is written to the folder; what is published here is refused, and durable subscriptions are.
+committed; nothing is written to the folder; what is published here is refused, and durable subscriptions are; nobody
+comes in but by this node's doors, which say whose each connection is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
@@ -20,8 +22,9 @@ from headwater import threads
 from headwater.cluster.record import Entry, Rows
 from headwater.cluster.replica import Replica
 from headwater.core import Core
-from headwater.errors import HeadwaterError, ReadOnly
+from headwater.errors import HeadwaterError, NotAllowed, ReadOnly
 from headwater.native.protocol import NativeProtocol
+from headwater.server.accepting import Introductions, Peer
 from headwater.server.log import Log
 from headwater.server.server import Server
 from headwater.server.watch.cluster import ClusterView
@@ -29,6 +32,7 @@ from headwater.settings import Loaded
 from headwater.store import state as rows
 from headwater.store.log import Hole
 from headwater.store.state import State
+from headwater.wire.administration import ClusterStatus
 
 LOOPBACK = "127.0.0.1"
 DRAIN_S = 0.1
@@ -106,6 +110,36 @@ class Overlay:
         """The rows below are another's to close."""
 
 
+class _BehindDoors:
+    """A node, as what serves behind its doors sees it: who comes without a word of theirs came another way."""
+
+    def __init__(self, node: ClusterView) -> None:
+        self._node = node
+        self.node = node.node
+        self.secret = node.secret
+
+    def introductions(self, door: str) -> Introductions:
+        """What is believed at a door."""
+        return _Introduced(self._node.introductions(door))
+
+    def status(self) -> ClusterStatus:
+        """How the cluster is."""
+        return self._node.status()
+
+
+class _Introduced:
+    """Refuses whoever is not passed on: on loopback, where this listens, are others whom the settings keep out."""
+
+    def __init__(self, introductions: Introductions) -> None:
+        self._introductions = introductions
+
+    async def read(self, loop: asyncio.AbstractEventLoop, made: socket.socket) -> Peer:
+        stated = await self._introductions.read(loop, made)
+        if stated is None:
+            raise NotAllowed("this is for those whom the doors of this node pass on; connect to one of them")
+        return stated
+
+
 class Reading:
     """What serves those who read at one node, as long as it follows."""
 
@@ -131,7 +165,7 @@ class Reading:
             drain_s=DRAIN_S,
         )
         self.server = Server(core, serving, loaded, (NativeProtocol,))
-        self.server.cluster = node
+        self.server.cluster = _BehindDoors(node)
         self._replica = replica
         self._work = threads.Condition()
         self._looking = threads.Lock()
