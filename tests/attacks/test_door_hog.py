@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -10,11 +11,15 @@ import pytest
 
 from cluster.following import Following, View
 from headwater.cluster.leader import Leader
+from headwater.wire.frame import Kind, pack
+from headwater.wire.handshake import READS, Hello
+from headwater.wire.requests import encode
 from mqtt.peer import Served
 from server.harness import PATIENCE_S
 from server.site import until
 
 SHARE = 3
+CROWD = 40
 CONNECT = b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x3c\x00\x03abc"
 
 
@@ -30,6 +35,9 @@ def come(following: Following, door: str, host: str = "127.0.0.5") -> socket.soc
     made = socket.create_connection(("127.0.0.1", following.port(door)), source_address=(host, 0))
     made.settimeout(PATIENCE_S)
     return made
+
+
+HELLO = pack(Kind.HELLO, payload=encode(Hello()), flags=READS)
 
 
 def is_let_in(made: socket.socket) -> bool:
@@ -74,3 +82,27 @@ def test_those_who_are_passed_on_do_not_count(leader: Served):
             made = stack.enter_context(closing(come(following, "mqtt")))
             made.sendall(CONNECT[:-3] + b"c%02d" % number)
             assert made.recv(100)[:1] == b"\x20"
+
+
+def test_those_who_say_at_once_that_they_only_read_are_prepared_for_together():
+    """Which a thread does, of which a stranger gets one and no more."""
+    came = threading.Semaphore(0)
+    let_go = threading.Event()
+
+    def prepare() -> None:
+        came.release()
+        assert let_go.wait(PATIENCE_S)
+
+    with Following() as following, ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as reading:
+        following.serve_readers(reading.getsockname()[1], prepare)
+        (way,) = following.doors._ways
+        for number in range(CROWD):
+            made = stack.enter_context(closing(come(following, "native", f"127.0.0.{5 + number % 9}")))
+            made.sendall(HELLO)
+        until(lambda: len(following.doors._tasks) == CROWD + 2)
+        assert came.acquire(timeout=PATIENCE_S)
+        assert not came.acquire(blocking=False)
+        let_go.set()
+        until(lambda: sum(one.was_open for one in way.passages) == CROWD)
+        assert came.acquire(timeout=PATIENCE_S)
+        assert not came.acquire(blocking=False)

@@ -84,12 +84,16 @@ class Doors:
         self.reads_at: int | None = None
         """The port of loopback where this node itself serves those who only read; None while it does not."""
         self.before_reads: Callable[[], Awaitable[None]] | None = None
-        """What is awaited before one of them is connected."""
+        """What is awaited before some of them are connected."""
         self.buffer = memoryview(bytearray(passage.CHUNK_BYTES))
         self._ways: list[Way] = []
         self._led = asyncio.Event()
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._look: asyncio.Task[None] | None = None
+        """One that awaits `before_reads`,"""
+        self._next_look: asyncio.Task[None] | None = None
+        """and the one after it, for all who come meanwhile."""
 
     async def open(self) -> None:
         """Listen; OSError if that cannot be, and then nowhere."""
@@ -128,11 +132,25 @@ class Doors:
             await self._led.wait()
         return self.leader
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something in a task of its own."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def prepare_reads(self) -> None:
+        """Await `before_reads`, begun from now on; once for all who come at once, as nobody knows them yet."""
+        if self._next_look is None:
+            self._next_look = self.begin(self._look_after(self._look))
+        await asyncio.shield(self._next_look)
+
+    async def _look_after(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait((before,))
+        self._look, self._next_look = self._next_look, None
+        if self.before_reads is not None:
+            await self.before_reads()
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
@@ -283,8 +301,8 @@ class Way:
     async def _connect(self, one: Passage, leader: Leader) -> bool:
         here = self.doors.reads_at if one.reads_only else None
         one.is_here = here is not None
-        if one.is_here and self.doors.before_reads is not None:
-            await self.doors.before_reads()
+        if one.is_here:
+            await self.doors.prepare_reads()
         place = leader.place(self.name) if here is None else (LOOPBACK, here)
         if place is None:
             log.at_will(logging.WARNING, "no-such-door", door=self.name, leader=leader.node)
