@@ -59,7 +59,7 @@ def test_one_address_has_no_more_than_its_share_of_those_who_wait_at_a_door(door
         hogs = [stack.enter_context(closing(come(following, door))) for _ in range(SHARE)]
         for hog in hogs:
             hog.sendall(said)
-        until(lambda: way._waiting["127.0.0.5"] == SHARE)
+        until(lambda: way.room.waiting["127.0.0.5"] == SHARE)
         with closing(come(following, door)) as refused:
             assert not is_let_in(refused)
         with closing(come(following, door, "127.0.0.6")) as other:
@@ -67,12 +67,36 @@ def test_one_address_has_no_more_than_its_share_of_those_who_wait_at_a_door(door
         if said:
             return  # that one of these has gone is seen when somebody leads
         hogs[0].close()
-        until(lambda: way._waiting["127.0.0.5"] == SHARE - 1)
+        until(lambda: way.room.waiting["127.0.0.5"] == SHARE - 1)
         with closing(come(following, door)) as again:
             assert is_let_in(again)
         for hog in hogs:
             hog.close()
-        until(lambda: not way._waiting and not way._by_network)
+        until(lambda: not way.room.waiting and not way.room.by_network)
+
+
+def test_all_who_wait_at_doors_have_a_limit_though_each_comes_from_elsewhere():
+    with Following(mqtt=True, handshakes_max=SHARE) as following, ExitStack() as stack:
+        for number, door in enumerate(("native", "mqtt", "native")):
+            assert is_let_in(stack.enter_context(closing(come(following, door, f"127.0.0.{5 + number}"))))
+        with closing(come(following, "mqtt", "127.0.0.9")) as refused:
+            assert not is_let_in(refused)
+
+
+def test_all_doors_together_take_as_many_as_one_and_who_comes_then_waits_to_be_accepted(leader: Served):
+    with Following(mqtt=True, connections_max=SHARE) as following, ExitStack() as stack:
+        following.point(Leader(node="n1", epoch=1, mqtt=f"127.0.0.1:{leader.protocol.port}"))
+        room = following.doors._ways[0].room
+        silent = [stack.enter_context(closing(come(following, "native"))) for _ in range(SHARE - 1)]
+        until(lambda: room.by_network["127.0.0.5"] == SHARE - 1)
+        made, late = (stack.enter_context(closing(come(following, "mqtt"))) for _ in range(2))
+        for number, one in enumerate((made, late)):
+            one.sendall(CONNECT[:-3] + b"c%02d" % number)
+        assert made.recv(100)[:1] == b"\x20"
+        assert is_let_in(late)
+        assert room.by_network["127.0.0.5"] == SHARE
+        silent[0].close()
+        assert late.recv(100)[:1] == b"\x20"
 
 
 def test_those_who_are_passed_on_do_not_count(leader: Served):

@@ -19,30 +19,34 @@ import json, resource, sys
 from headwater.server.descriptors import fit
 from headwater.settings import load
 resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:3])))
-loaded = fit(load({}, {}))
+loaded = fit(load({}, {"HEADWATER_CLUSTER": sys.argv[3]}))
 soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-print(json.dumps([soft, loaded.config.open_files_max, loaded.serving.connections_max]))
+serving = loaded.serving
+print(json.dumps([soft, loaded.config.open_files_max, serving.connections_max, serving.http_connections_max]))
 """
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "found", "warns"),
+    ("soft", "hard", "cluster", "found", "warns"),
     [
-        (1024, 20_000, [14_608, 4096, 10_000], False),
-        (16_000, 20_000, [16_000, 4096, 10_000], False),
-        (1024, 4096, [4096, 1024, 2560], True),
-        (256, 1024, [1024, 256, 512], True),
-        (64, 64, [64, 16, 32], True),
+        (1024, 20_000, "", [14_608, 4096, 10_000, 1000], False),
+        (16_000, 20_000, "", [16_000, 4096, 10_000, 1000], False),
+        (1024, 4096, "", [4096, 1024, 2560, 1000], True),
+        (256, 1024, "", [1024, 256, 512, 1000], True),
+        (64, 64, "", [64, 16, 32, 1000], True),
+        # A node that follows has three for each client.
+        (1024, 20_000, "nats://h:1", [20_000, 4096, 4663, 466], True),
+        (64, 64, "nats://h:1", [64, 16, 9, 1], True),
     ],
 )
 def test_the_soft_limit_is_raised_and_settings_are_cut_to_the_hard_one(
-    soft: int, hard: int, found: list[int], warns: bool, tmp_path: Path
+    soft: int, hard: int, cluster: str, found: list[int], warns: bool, tmp_path: Path
 ) -> None:
     _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < hard:
         pytest.skip(f"the system allows {allowed} open files")
     done = subprocess.run(
-        [sys.executable, "-c", FIT, str(soft), str(hard)],
+        [sys.executable, "-c", FIT, str(soft), str(hard), cluster],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

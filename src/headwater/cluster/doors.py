@@ -87,6 +87,13 @@ class Doors:
         """What is awaited before some of them are connected."""
         self.buffer = memoryview(bytearray(passage.CHUNK_BYTES))
         self._ways: list[Way] = []
+        self._room = Room(
+            *(serving.connections_max, serving.connections_per_address_max),
+            *(serving.handshakes_max, serving.handshakes_per_address_max),
+        )
+        """Natively and for MQTT, as at the leader;"""
+        http = serving.http_connections_max, serving.http_connections_per_address_max
+        self._http_room = Room(*http, *http)
         self._led = asyncio.Event()
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +106,7 @@ class Doors:
         """Listen; OSError if that cannot be, and then nowhere."""
         try:
             for door in doors_of(self.serving):
-                way = Way(self, door.name)
+                way = Way(self, door.name, self._http_room if door.name == "http" else self._room)
                 self._ways.append(way)
                 self.ports[door.name] = await way.open(door.host, door.port)
         except OSError:
@@ -171,12 +178,66 @@ class Doors:
         await asyncio.sleep(0)  # in which what was aborted lets go
 
 
+class Room:
+    """How many may be connected by some doors together, and wait there, and how many of an address."""
+
+    def __init__(self, most: int, per_address_max: int, waiting_max: int, waiting_per_address_max: int) -> None:
+        self.by_network: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        """Of them, those that are not passed on yet: they have said nothing, or wait for a leader."""
+        self._most = most
+        self._per_address_max = per_address_max
+        self._waiting_max = waiting_max
+        self._waiting_per_address_max = waiting_per_address_max
+        self._taken = self._all_waiting = 0
+        self._when_left: list[Callable[[], None]] = []
+
+    @property
+    def is_left(self) -> bool:
+        """Whether there is room for one more."""
+        return self._taken < self._most
+
+    def when_left(self, call: Callable[[], None]) -> None:
+        """Have something called as soon as there is."""
+        self._when_left.append(call)
+
+    def lacking(self, network: str) -> str:
+        """The setting that keeps one more from there out; empty if none does."""
+        if self.by_network[network] >= self._per_address_max:
+            return "connections_per_address_max"
+        if self.waiting[network] >= self._waiting_per_address_max:
+            return "handshakes_per_address_max"
+        return "handshakes_max" if self._all_waiting >= self._waiting_max else ""
+
+    def take(self, network: str) -> None:
+        """Somebody has come, and waits."""
+        self._taken += 1
+        self._all_waiting += 1
+        self.by_network[network] += 1
+        self.waiting[network] += 1
+
+    def pass_on(self, network: str) -> None:
+        """One of those who wait does so no more."""
+        self._all_waiting -= 1
+        _less(self.waiting, network)
+
+    def leave(self, network: str) -> None:
+        """Somebody has gone."""
+        self._taken -= 1
+        _less(self.by_network, network)
+        if self._when_left and self.is_left:
+            calls, self._when_left = self._when_left, []
+            for call in calls:
+                call()
+
+
 class Way:
     """One door, and those who came by it."""
 
-    def __init__(self, doors: Doors, name: str) -> None:
+    def __init__(self, doors: Doors, name: str, room: Room) -> None:
         self.doors = doors
         self.name = name
+        self.room = room
         self.passages: dict[Passage, None] = {}
         self.loop = doors.loop
         serving = doors.serving
@@ -185,16 +246,6 @@ class Way:
         self.answers_probes = is_http and not serving.tls_certificate
         self.serves_readers = name == "native" and not serving.tls_certificate
         """Whether it can be seen who only reads, as nothing is encrypted."""
-        self._max = serving.http_connections_max if is_http else serving.connections_max
-        self._per_address_max = (
-            serving.http_connections_per_address_max if is_http else serving.connections_per_address_max
-        )
-        self._waiting_max = self._per_address_max if is_http else serving.handshakes_per_address_max
-        self._arriving = 0
-        self._by_network: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
-        """Of them, those that are not passed on yet: they have said nothing, or wait for a leader."""
-        self._when_room: list[Callable[[], None]] = []
         self._door: accepting.Door | None = None
 
     async def open(self, host: str, port: int) -> int:
@@ -215,39 +266,25 @@ class Way:
     @property
     def has_room(self) -> bool:
         """Whether one more may be accepted."""
-        return len(self.passages) + self._arriving < self._max
+        return self.room.is_left
 
     def when_room(self, call: Callable[[], None]) -> None:
         """Have something called as soon as one more may be accepted."""
-        self._when_room.append(call)
+        self.room.when_left(call)
 
     def on_arrival(self, network: str, weight: int) -> bool:
         """Somebody is accepted; False if there are enough from there."""
-        reason = ""
-        if self._by_network[network] >= self._per_address_max:
-            reason = "connections_per_address_max"
-        elif self._waiting[network] >= self._waiting_max:
-            reason = "handshakes_per_address_max"
+        reason = self.room.lacking(network)
         if reason:
             log.at_will(logging.INFO, "refused", door=self.name, network=network, reason=reason)
             return False
-        self._by_network[network] += 1
-        self._waiting[network] += 1
-        self._arriving += 1
+        self.room.take(network)
         return True
 
     def on_arrived(self, network: str, weight: int) -> None:
         """Somebody is connected, or has gone before that."""
-        self._arriving -= 1
-        _less(self._by_network, network)
-        _less(self._waiting, network)
-        self._look_for_room()
-
-    def _look_for_room(self) -> None:
-        if self._when_room and self.has_room:
-            calls, self._when_room = self._when_room, []
-            for call in calls:
-                call()
+        self.room.pass_on(network)
+        self.room.leave(network)
 
     # Passing on
 
@@ -257,9 +294,7 @@ class Way:
     def on_begin(self, one: Passage) -> None:
         """Somebody is connected."""
         self.passages[one] = None
-        network = network_of(one.client[0])
-        self._by_network[network] += 1
-        self._waiting[network] += 1
+        self.room.take(network_of(one.client[0]))
         if not self.looks_first:
             self.take_on(one)
 
@@ -270,16 +305,15 @@ class Way:
 
     def on_open(self, one: Passage) -> None:
         """Somebody is passed on; whoever serves it counts its handshake."""
-        _less(self._waiting, network_of(one.client[0]))
+        self.room.pass_on(network_of(one.client[0]))
 
     def on_end(self, one: Passage) -> None:
         """Both sides of a connection are gone."""
         if self.passages.pop(one, self) is None:
             network = network_of(one.client[0])
-            _less(self._by_network, network)
             if not one.was_open:
-                _less(self._waiting, network)
-            self._look_for_room()
+                self.room.pass_on(network)
+            self.room.leave(network)
 
     def take_on(self, one: Passage) -> None:
         """Find the leader, and connect somebody with it."""

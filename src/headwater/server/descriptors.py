@@ -18,23 +18,33 @@ OTHERS = 512
 log = Log("headwater.server.descriptors")
 
 
+PASSED_ON = 3
+"""Of a client that comes to a node which follows: its own connection, the one that goes with it, and where the node
+itself serves those who only read the other end of that. There HTTP is passed on, too."""
+
+
 def fit(loaded: Loaded) -> Loaded:
     """Raise the limit; the settings as they fit within it."""
-    segments, connections = loaded.config.open_files_max, loaded.serving.connections_max
-    limit = raise_open_files_limit(segments + connections + OTHERS)
-    if limit >= segments + connections + OTHERS:
+    serving, is_node = loaded.serving, bool(loaded.clustering.cluster)
+    segments, connections = loaded.config.open_files_max, serving.connections_max
+    http = serving.http_connections_max if is_node and serving.http else 0
+    each = PASSED_ON if is_node else 1
+    wanted = segments + each * (connections + http) + OTHERS
+    limit = raise_open_files_limit(wanted)
+    if limit >= wanted:
         return loaded
     segments = max(1, min(segments, limit // 4))
-    connections = max(1, min(connections, limit - segments - min(OTHERS, limit // 4)))
+    room = (limit - segments - min(OTHERS, limit // 4)) // each
+    fitting = max(1, min(connections, room * connections // (connections + http)))
     log.warning(
         "open-files-limited",
         limit=limit,
         open_files_max=segments,
-        connections_max=connections,
+        connections_max=fitting,
         advice="raise the hard limit of open files (ulimit -Hn, LimitNOFILE=), or lower these settings",
     )
-    return msgspec.structs.replace(
-        loaded,
-        config=msgspec.structs.replace(loaded.config, open_files_max=segments),
-        serving=msgspec.structs.replace(loaded.serving, connections_max=connections),
-    )
+    serving = msgspec.structs.replace(serving, connections_max=fitting)
+    if http:
+        serving = msgspec.structs.replace(serving, http_connections_max=max(1, room * http // (connections + http)))
+    config = msgspec.structs.replace(loaded.config, open_files_max=segments)
+    return msgspec.structs.replace(loaded, config=config, serving=serving)
