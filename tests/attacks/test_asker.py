@@ -76,6 +76,19 @@ def test_an_answer_is_a_page_however_much_there_is(running: Served, request_: Re
     assert len(answer.payload) < FRAME_BYTES_MAX
 
 
+def test_a_page_has_so_many_rows_whatever_is_asked_for(running: Served) -> None:
+    for number in range(PAGE_MAX + 5):
+        running.bus.durables.create(f"page/{number:05}", "page/#")
+        running.bus.schedule("page/x", b"", cron="0 3 * * *", id=f"{number:05}")
+    peer = running.peer()
+    for request in (requests.Subscriptions, requests.Schedules, requests.Topics):
+        for limit in (None, 1_000_000):
+            assert len(peer.ask(request(limit=limit))) == PAGE_MAX
+    with headwater.connect(running.server.url) as bus:
+        assert len(bus.subscriptions()) == len(running.bus.subscriptions()) > PAGE_MAX
+        assert len(bus.schedules()) == PAGE_MAX + 5
+
+
 def test_nothing_is_computed_for_who_takes_no_answers(running: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = count_looks(monkeypatch)
     attacker = running.peer(receive_bytes=4096)

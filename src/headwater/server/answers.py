@@ -199,12 +199,12 @@ class Answers:
             return self._sees(session, filter) and not broker.is_of_another(user, session.row.id, id)
 
         found: list[SubscriptionInfo] = []
+        limit = PAGE_MAX if request.limit is None else min(request.limit, PAGE_MAX)
 
         def work(after: str | None) -> Any:
-            left = None if request.limit is None else request.limit - len(found)
-            some, last = broker.core.subscriptions_after(after, left, is_shown)
+            some, last = broker.core.subscriptions_after(after, limit - len(found), is_shown)
             found.extend(some if is_admin else [without_others(one, user) for one in some])
-            return found if last is None or len(found) == request.limit else Unfinished(partial(work, last))
+            return found if last is None or len(found) == limit else Unfinished(partial(work, last))
 
         return partial(work, request.after)
 

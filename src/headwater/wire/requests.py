@@ -305,7 +305,7 @@ class Retained(Request[list[RetainedMessage]], frozen=True, kw_only=True):
 
 
 class Subscriptions(Request[list[SubscriptionInfo]], frozen=True, kw_only=True):
-    """Every durable subscription, by id; with a limit a page of them, after an id."""
+    """Every durable subscription, by id: a page of them, after an id."""
 
     after: str | None = None
     limit: U32 | None = None
