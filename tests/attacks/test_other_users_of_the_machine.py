@@ -22,6 +22,7 @@ from headwater.errors import Malformed, SecretMissing
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
 from headwater.store.keys import KEY
+from headwater.store.owner import SOCKET
 from server.harness import Running, code
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLWEtd2ViaG9vay10aGF0LW5vYm9keS1rbm93cw=="
@@ -138,6 +139,8 @@ def test_a_server_makes_nothing_that_others_may_read(tmp_path: Path):
         bus.publish("home/x", b"1")
         bus.subscribe("home/#", id="s").close()
         assert open_to_others(tmp_path / "data") == []
+        # By which its user is let in as an administrator, whoever may enter the folder.
+        assert stat.S_IMODE((tmp_path / "data" / SOCKET).stat().st_mode) == 0o600
 
 
 # Secrets of channels
