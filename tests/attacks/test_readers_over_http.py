@@ -14,6 +14,7 @@ import pytest
 
 import headwater
 from admin.served import Served, serving
+from headwater.admin.dashboard.visits import VISITS_PER_CLIENT_MAX
 
 SECRET_TEXT = b"the-balance-is-42"
 CLOSED = ["$sys/audit", "$sys/#", "$sys/+", "$staged", "$staged/#", "$delayed/#", "$reply/#", "$reply/embedded"]
@@ -212,3 +213,26 @@ def test_a_reader_that_follows_again_and_again_leaves_room_for_others(tmp_path: 
 
         assert [follow(ann).status_code for _ in range(3)] == [200, 200, 429]
         assert [follow(bob).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_a_reader_that_logs_in_again_and_again_logs_nobody_else_out(tmp_path: Path):
+    with headwater.open(tmp_path / "data") as bus:
+        tokens = []
+        for name in ("ann", "bob"):
+            bus.clients.add(name)
+            tokens.append(bus.tokens.add(name, "reader").token)
+    with serving(tmp_path / "data", "--auth", "scram") as served:
+        served.read_http()
+
+        def log_in(token: str) -> Any:
+            browser = served.client()
+            assert browser.post("/login", data={"token": token}).status_code == 303
+            return browser
+
+        def is_in(browser: Any) -> bool:
+            return bool(browser.get("/").status_code == 200)
+
+        bob, *anns = (log_in(token) for token in (tokens[1], *[tokens[0]] * (VISITS_PER_CLIENT_MAX + 1)))
+        assert (is_in(bob), is_in(anns[0]), is_in(anns[1]), is_in(anns[-1])) == (True, False, True, True)
+        for browser in (bob, *anns):
+            browser.close()

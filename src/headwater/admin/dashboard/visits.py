@@ -20,6 +20,8 @@ from headwater.wire.administration import Role
 
 VISITS_MAX = 1000
 """Browsers that are logged in; beyond it the one unused for longest is logged out."""
+VISITS_PER_CLIENT_MAX = 50
+"""Of them, those of one client; beyond it the one of its own that is unused for longest."""
 IDLE_US_MAX = 12 * 3600 * SECOND_US
 """How long a browser stays logged in without asking for anything."""
 KEY_BYTES = 32
@@ -68,11 +70,14 @@ class Visits:
     async def begin(self, connection: HTTPConnection, token: str) -> str:
         """Log in; the key of the visit."""
         visit = Visit(self._gate, connection, token, await self._gate.check(token, address_of(connection)))
+        own = [known for known, one in self._visits.items() if one.caller.name == visit.caller.name]
+        if len(own) >= VISITS_PER_CLIENT_MAX:
+            self.end(own[0])
+        elif len(self._visits) >= VISITS_MAX:
+            self.end(next(iter(self._visits)))
         key = secrets.token_urlsafe(KEY_BYTES)
         self._visits[key] = visit
         visit.used_us = self._clock.monotonic_us()
-        if len(self._visits) > VISITS_MAX:
-            self._visits.popitem(last=False)[1].is_over = True
         return key
 
     async def find(self, connection: HTTPConnection, key: str | None) -> Visit:
