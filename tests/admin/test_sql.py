@@ -84,6 +84,21 @@ def test_one_that_takes_too_long_is_ended_and_each_client_has_one(outside: Outsi
     asyncio.run(ask())
 
 
+def test_those_that_run_at_a_time_have_a_limit_whoever_asks(outside: Outside) -> None:
+    async def ask() -> None:
+        queries = Queries(Outside(url="", folder=outside.folder, queries_max=1))
+        running = asyncio.ensure_future(queries.run(ENDLESS, 10, ANN))
+        await asyncio.sleep(0)
+        with pytest.raises(QuotaExceeded, match="http_queries_max"):
+            await queries.run("select 1", 10, ROOT)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await queries.run("select 1 as one", 10, ROOT)).rows == [[1]]
+
+    asyncio.run(ask())
+
+
 def test_numbers_beside_the_first_column_are_drawn() -> None:
     columns = [("topic", "string"), ("n", "int64"), ("text", "string"), ("mean", "double")]
     found = Answered(columns=columns, rows=[["a", 1, "x", 0.5], ["b", "9007199254740993", "y", None]], total=2)

@@ -108,6 +108,27 @@ def test_those_who_are_passed_on_do_not_count(leader: Served):
             assert made.recv(100)[:1] == b"\x20"
 
 
+@pytest.mark.parametrize("said", [b"", b"\x10"], ids=["silent", "begun"])
+@pytest.mark.parametrize("door", ["native", "http"])
+def test_one_that_says_little_and_waits_is_let_go(door: str, said: bytes):
+    said = b"GET /healthz HTTP/1.1\r\nX-Slow:" if said and door == "http" else said
+    with Following(http=True, handshake_s=0.2) as following, closing(come(following, door)) as hog:
+        hog.sendall(said)
+        assert hog.recv(100) == b""
+
+
+def test_one_that_takes_nothing_of_what_comes_back_is_let_go():
+    with Following(mqtt=True, write_stalled_s=0.2) as following, socket.create_server(("127.0.0.1", 0)) as leading:
+        following.point(Leader(node="n1", epoch=1, mqtt=f"127.0.0.1:{leading.getsockname()[1]}"))
+        with closing(come(following, "mqtt")) as hog:
+            hog.sendall(CONNECT)
+            passed_on, _ = leading.accept()
+            passed_on.settimeout(PATIENCE_S)
+            with passed_on, pytest.raises(ConnectionError):
+                while True:
+                    passed_on.sendall(bytes(1 << 20))
+
+
 def test_those_who_say_at_once_that_they_only_read_are_prepared_for_together():
     """Which a thread does, of which a stranger gets one and no more."""
     came = threading.Semaphore(0)
