@@ -139,7 +139,7 @@ def test_those_who_come_before_anybody_leads_wait(leader: Served):
 @pytest.mark.parametrize("is_late", [True, False])
 def test_what_somebody_said_who_has_given_up_is_passed_on_to_nobody(monkeypatch: pytest.MonkeyPatch, is_late: bool):
     """Its client has come by another connection since, and would be taken for one that says all of it anew."""
-    monkeypatch.setattr(doors_module, "STALE_S", 0.0 if is_late else PATIENCE_S)
+    monkeypatch.setattr(doors_module, "STALE_S", -1.0 if is_late else PATIENCE_S)  # the loop's time stands in a turn
     with Following(mqtt=True) as following, closing(Echo()) as echo:
         with socket.create_connection(("127.0.0.1", following.port("mqtt"))) as client:
             client.sendall(b"x" * 100)
