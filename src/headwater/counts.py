@@ -34,7 +34,7 @@ COUNTERS = {
     "handshakes_failed": "Connections that ended before they had registered.",
 }
 GAUGES = {
-    "connections": "Open connections.",
+    "connections": "Open connections of others than the server's own processes.",
     "sessions": "Sessions, connected or not.",
     "subscriptions_durable": "Durable subscriptions.",
     "subscriptions_served": "Durable subscriptions that somebody takes from over a connection.",

@@ -72,6 +72,17 @@ def test_it_is_started_again_when_it_is_killed_and_ends_when_the_server_is(data:
         wait_until_gone(second)
 
 
+def test_the_process_itself_is_none_of_those_who_are_counted(data: Path):
+    with serving(data) as served, headwater.connect(served.url), headwater.connect(served.url):
+        url = served.read_http()
+        assert len(others(url)) == 2
+        until = time.monotonic() + TIMEOUT_S
+        while "headwater_connections_opened_total 3.0\n" not in (told := httpx.get(f"{url}/metrics").text):
+            assert time.monotonic() < until, told  # what it told last is shown for a moment more
+        assert "headwater_connections 2.0\n" in told
+        assert "headwater_sessions 2.0\n" in told
+
+
 def test_who_asks_without_tls_where_it_is_spoken_is_told_and_the_reverse(data: Path, tmp_path: Path):
     certificate, key = Authority(tmp_path, "us").issue("server", "broker", others=LOCAL)
     with serving(data, "--tls-certificate", certificate, "--tls-key", key) as served:

@@ -76,7 +76,7 @@ class Collector:
             self._sizes_us = now_us
         core.readers.look()
         subscriptions, sums = self._lags.look(most)
-        slow, waiting_bytes, live, served = self._readers(most)
+        slow, waiting_bytes, live, served, own = self._readers(most)
         counts = core.roots.counts
         published = self._published()
         return Figures(
@@ -101,8 +101,8 @@ class Collector:
                 "handshakes_failed": counts.handshakes_failed,
             },
             gauges={
-                "connections": self._listener.count,
-                "sessions": len(self._sessions),
+                "connections": self._listener.count - own,
+                "sessions": len(self._sessions) - own,
                 "subscriptions_durable": core.dispatcher.directory.count,
                 "subscriptions_served": served,
                 "subscriptions_live": live,
@@ -140,10 +140,11 @@ class Collector:
             topics=root.topic_count,
         )
 
-    def _readers(self, most: int) -> tuple[tuple[SlowConsumer, ...], int, int, int]:
-        """Those who do not keep up; bytes that wait for all; live subscriptions, and durable ones that are served."""
+    def _readers(self, most: int) -> tuple[tuple[SlowConsumer, ...], int, int, int, int]:
+        """Those who do not keep up; bytes that wait for all; live subscriptions, and durable ones that are served; and
+        connections of the process that serves HTTP, who is shown to nobody."""
         slow: list[SlowConsumer] = []
-        waiting_bytes = live = served = 0
+        waiting_bytes = live = served = own = 0
         breath = Pacing()
         for connection in self._listener.connections:
             breath.take()
@@ -151,6 +152,9 @@ class Collector:
             waiting = connection.waiting_bytes
             waiting_bytes += waiting
             if not isinstance(session, Session):
+                continue
+            if connection.is_own:
+                own += 1
                 continue
             dropped = 0
             for pump in tuple(session.pumps.values()):
@@ -162,7 +166,7 @@ class Collector:
             if dropped or (waiting and not connection.is_writable):
                 slow.append(_slow(session, waiting, dropped))
         worst = nlargest(most, slow, key=lambda one: (one.waiting_bytes, one.dropped))
-        return tuple(worst), waiting_bytes, live, served
+        return tuple(worst), waiting_bytes, live, served, own
 
 
 def _slow(session: Session, waiting_bytes: int, dropped: int) -> SlowConsumer:
