@@ -57,12 +57,24 @@ pytestmark = [
 class House:
     """A server with authentication, its tokens, and somebody who looks after it from elsewhere."""
 
-    def __init__(self, http: str, admin: headwater.admin.Admin, tokens: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, http: str, native: str, admin: headwater.admin.Admin, tokens: dict[str, str], folder: Path
+    ) -> None:
         self.http = http
+        self._native = native
         self.admin = admin
         self.bus: Bus = admin.bus
         self.tokens = tokens
         self.folder = folder
+
+    def address(self, user: str) -> str:
+        """Where a client of this name comes in."""
+        return login(self._native, user)
+
+
+def login(url: str, user: str) -> str:
+    """The address of a server, with a name and the secret."""
+    return url.replace("://", f"://{user}:{SECRET.replace(' ', '%20')}@")
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +88,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         bus.publish_many([(f"many/device-{number:05}", b"on") for number in range(TOPICS)])
     with serving(folder / "data", "--auth", "scram") as served:
         http = served.read_http()
-        address = served.url.replace("://", f"://ann:{SECRET.replace(' ', '%20')}@")
-        with headwater.admin.connect(address) as admin:
-            yield House(http, admin, tokens, folder)
+        with headwater.admin.connect(login(served.url, "ann")) as admin:
+            yield House(http, served.url, admin, tokens, folder)
 
 
 @pytest.fixture(scope="module")
@@ -430,6 +441,24 @@ def test_a_subscription_of_a_session_is_known_by_its_client(house: House, page: 
         page.get_by_role("button", name=name).click()
         see(page.get_by_role("heading", name=name))
         page.keyboard.press("Escape")
+
+
+def test_a_session_is_looked_at_disconnected_and_ended(house: House, page: Page) -> None:
+    house.admin.clients.add("bob", SECRET)
+    for action in ("subscribe", "create"):
+        house.admin.acl.allow("bob", action, "ends/#")
+    with headwater.connect(house.address("bob")) as bus, bus.subscribe("ends/#", kind="session"):
+        page.goto("/sessions")
+        row = page.get_by_role("row").filter(has_text="bob")
+        row.get_by_role("button", name=f"{gethostname()}:{os.getpid()}").click()
+        see(page.get_by_role("dialog").get_by_text("ends/# (session", exact=False))
+        page.get_by_role("button", name="Close").click()
+        row.get_by_role("button", name="Disconnect").click()
+        see(page.get_by_text("Disconnected; the client may come back."))
+        row.get_by_role("button", name="End session").click()
+        asked = page.get_by_role("dialog", name="1 subscription of its own, with what waits there, will be gone")
+        asked.get_by_role("button", name="End session").click()
+        see(page.get_by_text("is ended."))
 
 
 def test_a_chart_shows_its_whole_span_though_little_was_sampled(page: Page) -> None:

@@ -26,14 +26,12 @@ class Sessions:
         self._found: dict[str, SessionInfo] = {}
         heading("Sessions", "Who is connected, and who may come back to what is kept for them.")
         with panel():
-            self._find = ui.input(placeholder="Find by client, user, address or id").props(
-                'outlined dense clearable aria-label="Find a session"'
-            )
+            self._find = frame.find("Find by client, user, address or id", "Find a session", self.update)
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
                 "id",
                 Empty("devices", "Nobody is connected.", "headwater sub 'home/#' --url headwater://127.0.0.1:7411"),
-                column("id", "Client", session_name, OPENER),
+                column("client", "Client", session_name, OPENER),
                 column("user", "User", lambda one: shown.plain(one.user), who=True, wide=True),
                 column("protocol", "Protocol", lambda one: one.protocol or "–", wide=True, word=True),
                 column("address", "Address", lambda one: shown.plain(one.address), who=True, wide=True),
@@ -42,7 +40,7 @@ class Sessions:
                 column("out", "Out", lambda one: self._rate(one, "out"), number=True, wide=True),
                 column(
                     "subscriptions",
-                    "Subscribes",
+                    "Filters",
                     lambda one: shown.count(len(one.subscriptions)),
                     number=True,
                     wide=True,
@@ -50,7 +48,11 @@ class Sessions:
                 column("waiting", "Waiting", lambda one: units.size(one.waiting_bytes), number=True, wide=True),
                 column("dropped", "Dropped", lambda one: shown.count(one.dropped), number=True, wide=True),
                 column("buttons", ""),
-                more=lambda one: {"is_here": bool(one.connected_us), "tone": "good" if one.connected_us else "quiet"},
+                more=lambda one: {
+                    "id": one.id,
+                    "is_here": bool(one.connected_us),
+                    "tone": "good" if one.connected_us else "quiet",
+                },
                 on_open=self._open,
                 label="Sessions",
             )
@@ -90,8 +92,13 @@ class Sessions:
         await self._frame.change("operator", lambda admin: admin.sessions.disconnect(str(row["id"])), said, self.update)
 
     async def _end(self, row: Row) -> None:
-        if await confirm("End this session, and its own subscriptions with it?", "End session"):
-            await self._frame.change("admin", lambda admin: admin.sessions.end(str(row["id"])), "Ended.", self.update)
+        one = self._found.get(str(row["id"]))
+        if one is None:
+            return
+        name = session_name(one)
+        if await confirm(f"End the session of {name}? {_lost_by_end(one)}", "End session"):
+            said = f"The session of {name} is ended."
+            await self._frame.change("admin", lambda admin: admin.sessions.end(one.id), said, self.update)
 
     def _open(self, row: Row) -> None:
         one = self._found.get(str(row["id"]))
@@ -117,3 +124,11 @@ class Sessions:
                     for sub in one.subscriptions
                 ),
             )
+
+
+def _lost_by_end(one: SessionInfo) -> str:
+    """What goes with a session."""
+    own = sum(sub.kind == "session" for sub in one.subscriptions)
+    if not own:
+        return "It has no subscriptions of its own, and may come back as a new one."
+    return f"{shown.many(own, 'subscription')} of its own, with what waits there, will be gone for good."
