@@ -804,6 +804,9 @@ def test_a_tree_of_ten_thousand_topics_is_loaded_as_far_as_it_is_looked_at(page:
     page.get_by_label("Find a topic, or type a filter").fill("many/#")
     page.get_by_label("Find a topic, or type a filter").press("Enter")
     see(page.get_by_role("cell", name="many/device-09999"))
+    page.goto("/topics?topic=many/%2B/x")
+    see(page.get_by_role("heading", name="many/+/x"))
+    see(page.get_by_role("treeitem", name="device-00000"))
 
 
 def test_the_dashboard_writes_nothing_beside_the_data(house: House) -> None:

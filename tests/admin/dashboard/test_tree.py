@@ -55,6 +55,14 @@ def test_only_what_is_opened_is_loaded() -> None:
     assert seen(tree) == ["home", "work"]
 
 
+def test_what_is_above_the_first_wildcard_of_a_filter_is_opened() -> None:
+    tree, levels, _ = tree_of("home/kitchen/temp", "home/hall/temp", "work/desk")
+    asyncio.run(tree.reveal("home/+/temp"))
+    assert seen(tree) == ["home", "  hall", "  kitchen", "work"]
+    asyncio.run(tree.reveal("+/desk"))
+    assert [parent for parent, *_ in levels.asked] == ["", "home"]
+
+
 def test_a_large_level_comes_a_page_at_a_time() -> None:
     tree, levels, _ = tree_of(*(f"many/{number:04}" for number in range(2 * PAGE + 1)))
     asyncio.run(tree.reveal("many/0000"))

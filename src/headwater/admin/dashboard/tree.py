@@ -68,10 +68,10 @@ class Tree:
         branch.is_whole = found.is_whole
 
     async def reveal(self, path: str) -> None:
-        """Open everything above a level, so that it is seen."""
+        """Open everything above a level, so that it is seen; of a filter, up to its first wildcard."""
         await self.open("")
         at = path.find("/")
-        while at >= 0:
+        while at >= 0 and not set("+#") & set(path[:at]):
             await self.open(path[:at])
             at = path.find("/", at + 1)
 
