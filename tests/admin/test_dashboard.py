@@ -419,7 +419,7 @@ def test_columns_of_messages_fit(house: House, page: Page) -> None:
     page.wait_for_function(FITS, timeout=PATIENCE_MS)
     cell = page.locator("td.hw-line").last.bounding_box()
     assert cell is not None
-    assert cell["width"] >= 120
+    assert cell["width"] >= 180
 
 
 def test_columns_fit_and_break_no_name(house: House, page: Page) -> None:
@@ -814,8 +814,8 @@ def test_the_dashboard_writes_nothing_beside_the_data(house: House) -> None:
 
 
 THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
-Theme = Literal["light", "dark"]
 DIALOG = "[role=dialog]"
+TOAST = ".q-notification"
 BUTTON_TEXT = '<span class="block">'
 STILL = """
 !document.querySelector(".q-dialog__inner--animating, [class*='-enter-active']")
@@ -863,6 +863,10 @@ def test_everybody_can_read_the_log_in_and_what_opens_on_a_page(
     page.goto("/topics?topic=read/me")
     see(page.get_by_role("cell", name="celsius").first)
     assert not barriers(page)
+    page.get_by_label("Go to").fill("nowhere")
+    page.get_by_label("Go to").press("Enter")
+    see(page.locator(TOAST))
+    assert not barriers(page, TOAST)
     page.goto("/subscriptions")
     page.get_by_role("button", name=f"read-{theme}").click()
     see(page.get_by_role("heading", name=f"read-{theme}"))

@@ -86,3 +86,17 @@ def test_what_is_no_json_or_too_much_of_it_does_not_fold() -> None:
     assert shown.nodes(b"{") is None
     assert shown.nodes(b"[" + b"1," * 2500 + b"1]") is None
     assert shown.nodes(b"[" * 100_000) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no VAT rate", "no VAT rate"),
+        ("refused:\n  port 9", "refused: port 9"),
+        ('Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no rate\n', "ValueError: no rate"),
+        ("Traceback (most recent call last)", "Traceback (most recent call last)"),
+        ("\u202eevil", "\\u202eevil"),
+    ],
+)
+def test_an_error_is_told_on_one_line(text: str, told: str) -> None:
+    assert shown.error(text) == told

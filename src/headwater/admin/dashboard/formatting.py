@@ -7,12 +7,14 @@ those are spelled out.
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from headwater.clock import SECOND_US, to_datetime
+from headwater.clock import SECOND_US, from_datetime, to_datetime
 
+TRACEBACK = "Traceback (most recent call last)"
 PREVIEW_CHARS = 160
 TEXT_BYTES_MAX = 64 * 1024
 """Bytes of a payload that are shown."""
@@ -75,6 +77,12 @@ def moment(time_us: int) -> str:
     return to_datetime(time_us).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def recent(time_us: int, now: datetime) -> str:
+    """When something happened, UTC; of today the time of day is enough."""
+    text = moment(time_us)
+    return text[11:] if text[:10] == moment(from_datetime(now))[:10] else text
+
+
 def precise(time_us: int) -> str:
     """When something happened, UTC, to the microsecond."""
     return to_datetime(time_us).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
@@ -102,6 +110,14 @@ def preview(payload: bytes) -> str:
         text = "0x" + payload[: PREVIEW_CHARS // 2].hex()
     text = plain(" ".join(text.split()))
     return text if len(text) <= PREVIEW_CHARS and len(payload) <= 4 * PREVIEW_CHARS else text[:PREVIEW_CHARS] + "…"
+
+
+def error(text: str) -> str:
+    """An error on one line; of a traceback the last line, which says what it was."""
+    text = text.strip()
+    if text.startswith(TRACEBACK):
+        text = text.rpartition("\n")[2]
+    return plain(" ".join(text.split()))
 
 
 def as_text(payload: bytes) -> str | None:

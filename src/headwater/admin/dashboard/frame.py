@@ -26,6 +26,8 @@ from headwater.wire.administration import Role
 
 REST = 20
 """A page rests for so many times as long as its last answer took."""
+TYPED_MS = 250
+"""How long somebody has typed nothing before what was typed is looked for."""
 LOOK_S = 10.0
 """How often every page is looked at: whether its visitor may still see it."""
 LEAVE_S = 0.5
@@ -145,6 +147,11 @@ class Frame:
             rests_until_s = begun_s + REST * (loop.time() - begun_s)
 
         ui.timer(interval_s, tick)
+
+    def find(self, placeholder: str, label: str, work: Work) -> ui.input:
+        """A field that says what to show: as somebody types, however long the page rests."""
+        field = ui.input(placeholder=placeholder, on_change=lambda: self._try(work))
+        return field.props(f'outlined dense clearable debounce={TYPED_MS} aria-label="{label}"')
 
     async def _look(self) -> None:
         """Whoever is not let in any more loses the page, even one that says that nobody sees it."""

@@ -100,7 +100,7 @@ class Life:
         found = next((state for state in states if (state.root, state.offset) == (root, offset)), None)
         if found is not None:
             attempts = f", {shown.many(found.attempts, 'attempt')}" if found.attempts else ""
-            errors = f": {shown.plain(found.errors[-1])}" if found.errors else ""
+            errors = f": {shown.error(found.errors[-1])}" if found.errors else ""
             return f"{NOW.get(found.state, f'It is {found.state} now')}{attempts}{errors}."
         if offset <= one.floors.get(root, 0):
             return "It is done with, or was passed over."
@@ -154,5 +154,5 @@ def _details(entry: LifeEntry, names: Mapping[str, str]) -> str:
     if entry.retry_at is not None:
         said.append(f", again at {shown.moment(from_datetime(entry.retry_at))}")
     if entry.error:
-        said.append(f": {shown.plain(entry.error)}")
+        said.append(f": {shown.error(entry.error)}")
     return "".join(said)

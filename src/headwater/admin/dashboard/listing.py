@@ -23,13 +23,20 @@ OPENER = """
 BAR = """
 <q-td :props="props"><div class="hw-bar-cell"><span>{{ props.value }}</span>
   <q-linear-progress :value="props.row.share" size="6px" rounded aria-hidden="true"
-    :color="props.row.share > 0.8 ? 'warning' : 'primary'" /></div></q-td>
+    :color="props.row.tone === 'busy' ? 'warning' : 'primary'" /></div></q-td>
 """
 """A number with its share of the largest."""
 BADGE = """
 <q-td :props="props"><span class="hw-badge" :data-tone="props.row.tone">{{ props.value }}</span></q-td>
 """
 """A word with a tone: good, bad, busy or quiet."""
+
+
+TYPED = r"""
+<q-td :props="props"><template v-for="part in String(props.value).split(/(?<=[\/_,])|(?=:\d)/)"
+>{{ part }}<wbr></template></q-td>
+"""
+"""A topic, a setting or an address, which goes on in the next line between its parts rather than within them."""
 
 
 SELECTION = {"header-selection": "Select all", "body-selection": "Select"}
@@ -64,15 +71,24 @@ def column(
     wide: bool = False,
     mono: bool = False,
     line: bool = False,
+    brief: bool = False,
     who: bool = False,
     word: bool = False,
     optional: bool = False,
 ) -> Column:
-    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line; `who`, for a
-    client; `word`, one of a few words; `optional`, not there while no row has anything in it."""
+    """A column: `wide`, not on a phone; `mono`, for what is typed; `line`, cut at the end of its line; `brief`, so,
+    and leaves room to others; `who`, for a client; `word`, one of a few words; `optional`, not there while no row has
+    anything in it."""
     is_time = label.endswith("(UTC)")
     styles = (
-        *(("hw-number", number), ("hw-wide", wide), ("hw-mono", mono), ("hw-line", line), ("hw-time", is_time)),
+        *(
+            ("hw-number", number),
+            ("hw-wide", wide),
+            ("hw-mono", mono),
+            ("hw-line", line),
+            ("hw-brief", brief),
+            ("hw-time", is_time),
+        ),
         *(("hw-name", who), ("hw-word", word)),
     )
     look = {
@@ -83,7 +99,7 @@ def column(
         "classes": " ".join(word for word, is_so in styles if is_so),
         "headerClasses": "hw-wide" if wide else "",
     }
-    return Column(value, cell, look, optional)
+    return Column(value, cell or (TYPED if mono and not line and not brief else ""), look, optional)
 
 
 class Listing:

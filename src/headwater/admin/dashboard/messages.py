@@ -17,7 +17,7 @@ from headwater.admin.dashboard.frame import Empty, Frame, telling
 from headwater.admin.dashboard.life import Life
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
 from headwater.admin.dashboard.pager import PAGE, Page, Pager
-from headwater.clock import from_datetime, to_datetime
+from headwater.clock import to_datetime
 from headwater.errors import Malformed
 from headwater.message import Envelope
 from headwater.receipt import Receipt
@@ -25,6 +25,7 @@ from headwater.receipt import Receipt
 DOWNLOADED_MAX = 10_000
 """Messages in a download: the newest."""
 PLACE = "an offset, or a time (UTC): 2026-01-31 12:00"
+HINT = "offset, or 2026-01-31 12:00 (UTC)"
 
 
 class Messages:
@@ -42,7 +43,7 @@ class Messages:
             self._older = ui.button("Older", icon="chevron_right", on_click=self._older_page).props(
                 "flat dense no-caps"
             )
-            self._place = ui.input(placeholder=PLACE).props('dense outlined clearable aria-label="Go to"')
+            self._place = ui.input(placeholder=HINT).props('dense outlined clearable aria-label="Go to"')
             self._place.classes("hw-place").on("keydown.enter", self._go)
             ui.button("Go", on_click=self._go).props("flat dense no-caps")
             ui.space()
@@ -61,8 +62,10 @@ class Messages:
             column("number", "Offset", lambda one: shown.count(one.offset), OPENER, number=True),
             column("time", "Time (UTC)", self._time, wide=True),
             *topic,
-            column("key", "Key", lambda one: shown.preview(one.key or b""), mono=True, wide=True, optional=True),
-            column("headers", "Headers", headers_text, mono=True, line=True, wide=True, optional=True),
+            column(
+                "key", "Key", lambda one: shown.preview(one.key or b""), mono=True, brief=True, wide=True, optional=True
+            ),
+            column("headers", "Headers", headers_text, mono=True, brief=True, wide=True, optional=True),
             column("preview", "Payload", lambda one: shown.preview(one.payload), mono=True, line=True),
             more=lambda one: {"offset": one.offset},
             on_open=self._open,
@@ -71,9 +74,7 @@ class Messages:
         frame.every(1.0, self._tick)
 
     def _time(self, one: Envelope) -> str:
-        """Of today the time of day is enough."""
-        text = shown.moment(one.time_us)
-        return text[11:] if text[:10] == shown.moment(from_datetime(self._frame.admin.bus.now))[:10] else text
+        return shown.recent(one.time_us, self._frame.admin.bus.now)
 
     async def _tick(self) -> None:
         if self._page is None:

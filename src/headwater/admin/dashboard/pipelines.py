@@ -34,7 +34,7 @@ class Pipelines:
                 column("rows", "Rows", lambda one: shown.count(one.rows), number=True, wide=True),
                 column("lag", "Lag", lambda one: "" if one.lag is None else shown.count(one.lag), number=True),
                 column("command", "Command", lambda one: shown.plain(one.command), mono=True, line=True, wide=True),
-                column("error", "Last error", lambda one: shown.plain(one.error), optional=True),
+                column("error", "Last error", lambda one: shown.error(one.error), optional=True),
                 more=lambda one: {"tone": TONES.get(one.state, "quiet")},
                 label="Pipelines that the server runs",
             )

@@ -29,9 +29,7 @@ class RetainedValues:
         self._found: dict[str, wire.RetainedMessage] = {}
         heading("Retained", "What topics keep for those who subscribe later.")
         with panel():
-            self._filter = ui.input(placeholder="Find by filter: home/#").props(
-                'outlined dense clearable aria-label="Filter"'
-            )
+            self._filter = frame.find("Find by filter: home/#", "Filter", self.update)
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
                 "topic",

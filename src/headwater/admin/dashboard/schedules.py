@@ -29,9 +29,7 @@ class Schedules:
             add = ui.button("New schedule", icon="add", on_click=self._new).props("unelevated no-caps")
             frame.needs("operator", add)
         with panel():
-            self._find = ui.input(placeholder="Find by id or topic").props(
-                'outlined dense clearable aria-label="Find a schedule"'
-            )
+            self._find = frame.find("Find by id or topic", "Find a schedule", self.update)
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
                 "id",

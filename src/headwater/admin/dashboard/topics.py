@@ -171,5 +171,5 @@ class _Detail:
         self._retained.clear()
         if found is not None:
             with self._retained:
-                ui.label(f"Retained since {shown.moment(found.time_us)}").classes("hw-note")
+                ui.label(f"Retained since {shown.moment(found.time_us)} UTC").classes("hw-note")
                 show_payload(found.payload)

@@ -101,7 +101,9 @@ class WhatIf:
     def __init__(self, frame: Frame) -> None:
         self._pager = Pager(frame.admin.bus, TOPIC, frame.check_sight)
         self._found: dict[int, Report] = {}
-        heading("What if", "What new code would have done with recorded messages, by the reports on what-if/….")
+        heading(
+            "What if", "What new code would have done with recorded messages, by the reports published below what-if/."
+        )
         with panel():
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
