@@ -45,6 +45,7 @@ NAMES = (
     *("Overview", "Topics", "Search", "SQL", "Retained", "Subscriptions", "Dead letters", "Schedules", "Channels"),
     *("Sessions", "Clients", "Pipelines", "What if", "Cluster", "Settings", "Audit"),
 )
+Theme = Literal["light", "dark"]
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
@@ -405,6 +406,8 @@ def test_a_topic_is_found_at_any_level_and_its_rate_is_drawn(house: House, page:
     see(page.get_by_role("cell", name="12", exact=True))
     page.get_by_role("tab", name="Over time").click()
     see(page.locator("canvas").first)
+    place = page.locator(".hw-detail .hw-charts")
+    assert place.evaluate("one => one.getBoundingClientRect().width") > 300  # those of the past have room to be drawn
 
 
 FITS = """
@@ -473,6 +476,31 @@ def test_a_chart_shows_its_whole_span_though_little_was_sampled(page: Page) -> N
         return to - from;
     }"""
     assert page.evaluate(shown) >= 599_000
+
+
+CONTRAST = """() => {
+    const light = (text) => text.match(/[0-9a-f]{2}/g).slice(0, 3)
+        .map((one) => parseInt(one, 16) / 255)
+        .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0.05);
+    const chart = getElement(Number(document.querySelector(".hw-chart").id.slice(1))).chart.getOption();
+    const drawn = [chart.legend[0].textStyle, chart.xAxis[0].axisLabel, chart.yAxis[0].axisLabel];
+    const card = light(getComputedStyle(document.body).getPropertyValue("--hw-card"));
+    return Math.min(...drawn.map((one) => light(one.color) / card).map((one) => Math.max(one, 1 / one)));
+}"""
+
+
+@pytest.mark.parametrize("themes", [("light", "dark"), ("dark", "light")])
+def test_what_charts_say_can_be_read_in_the_theme_they_are_opened_in_and_in_the_next(
+    page: Page, themes: tuple[Theme, Theme]
+) -> None:
+    page.emulate_media(color_scheme=themes[0])
+    page.goto("/")
+    see(page.locator("canvas").first)
+    for theme in themes:
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_function(f"({CONTRAST})() >= 4.5", timeout=PATIENCE_MS)
+    page.emulate_media(color_scheme="light")
 
 
 def test_a_report_of_new_code_is_shown(house: House, page: Page) -> None:

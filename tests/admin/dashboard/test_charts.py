@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.admin.dashboard.charts import NUMBER, Plot, with_gaps
+from headwater.admin.dashboard.charts import NUMBER, Plot, options, with_gaps
 from headwater.clock import SECOND_US
 from headwater.wire.administration import HistoryLines
 
@@ -31,3 +31,7 @@ def test_a_line_that_grows_stops_where_the_page_did_not_look() -> None:
     assert with_gaps([(60 * SECOND_US, row)], 25 * SECOND_US, before_us=30 * SECOND_US) == [(45_000.0, None), row]
     assert with_gaps([(60 * SECOND_US, row)], 25 * SECOND_US, before_us=50 * SECOND_US) == [row]
     assert with_gaps([(60 * SECOND_US, row)], 25 * SECOND_US) == [row]
+
+
+def test_times_are_utc_as_in_the_tables_beside_them() -> None:
+    assert options(["Behind"], NUMBER, [], 600)["useUTC"] is True

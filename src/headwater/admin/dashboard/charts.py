@@ -11,9 +11,10 @@ from headwater.admin.dashboard.sampler import HISTORY_MAX
 from headwater.clock import SECOND_US
 from headwater.wire.administration import HistoryLines
 
-MUTED = "#8494a4"
-"""Of axes: readable on white and on black."""
-COLOURS = ("#0b8ec4", "#e0922f", "#5aa66b")
+MUTED = "headwater.muted()"
+"""Of axes: no one grey can be read on white and on black."""
+COLOURS = ("#0b8ec4", "#c77700", "#4a9a5c")
+"""Of lines: three times as light or dark as what they are drawn on, in both themes."""
 
 PER_SECOND = "v => v == null ? '–' : headwater.brief(v) + '/s'"
 MILLISECONDS = "v => v == null ? '–' : headwater.brief(v) + ' ms'"
@@ -69,7 +70,7 @@ class Chart:
     def __init__(self, plot: Plot, points: Sequence[Point], span_s: int = 0) -> None:
         """`span_s`: how much of the past it shows, also where nothing was sampled; 0: from the first point on."""
         names = [name for name, _ in plot.lines]
-        self._chart = ui.echart(_options(names, plot.form, points, span_s), renderer="canvas").classes("hw-chart")
+        self._chart = ui.echart(options(names, plot.form, points, span_s), renderer="canvas").classes("hw-chart")
         self._chart.props(f'role="img" aria-label="{plot.title}"')
 
     def push(self, points: Sequence[Point]) -> None:
@@ -86,10 +87,12 @@ def _json(points: Sequence[Point]) -> str:
     return "[" + ",".join(f"[{row[0]:.0f},{values}]" for row, values in zip(points, rows, strict=True)) + "]"
 
 
-def _options(lines: Sequence[str], form: str, points: Sequence[Point], span_s: int) -> dict[str, Any]:
-    axis = {"axisLine": {"show": False}, "axisTick": {"show": False}, "axisLabel": {"color": MUTED, "fontSize": 11}}
+def options(lines: Sequence[str], form: str, points: Sequence[Point], span_s: int) -> dict[str, Any]:
+    """What the library that draws is told."""
+    axis = {"axisLine": {"show": False}, "axisTick": {"show": False}, "axisLabel": {":color": MUTED, "fontSize": 11}}
     return {
         "animation": False,
+        "useUTC": True,  # as all times on these pages
         "color": list(COLOURS),
         "grid": {"left": 8, "right": 26, "top": 28, "bottom": 4, "containLabel": True},
         "legend": {
@@ -98,14 +101,14 @@ def _options(lines: Sequence[str], form: str, points: Sequence[Point], span_s: i
             "itemWidth": 12,
             "itemHeight": 3,
             "icon": "rect",
-            "textStyle": {"color": MUTED},
+            "textStyle": {":color": MUTED},
         },
         # As text drawn on the canvas, never as HTML.
         "tooltip": {"trigger": "axis", "renderMode": "richText", ":valueFormatter": form, "confine": True},
         "xAxis": {
             "type": "time",
             **axis,
-            "axisLabel": {"color": MUTED, "fontSize": 11, "hideOverlap": True},
+            "axisLabel": {":color": MUTED, "fontSize": 11, "hideOverlap": True},
             "splitLine": {"show": False},
             "splitNumber": 4,
             ":min": f"ends => headwater.first(ends, {span_s})",
@@ -114,8 +117,8 @@ def _options(lines: Sequence[str], form: str, points: Sequence[Point], span_s: i
             "type": "value",
             "min": 0,
             **axis,
-            "axisLabel": {"color": MUTED, "fontSize": 11, ":formatter": form},
-            "splitLine": {"lineStyle": {"color": MUTED, "opacity": 0.18}},
+            "axisLabel": {":color": MUTED, "fontSize": 11, ":formatter": form},
+            "splitLine": {"lineStyle": {":color": MUTED, "opacity": 0.18}},
             "splitNumber": 3,
         },
         "dataset": {"source": [list(point) for point in points]},

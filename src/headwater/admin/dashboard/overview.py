@@ -53,10 +53,10 @@ class Overview:
         self._shown_us = 0
         self._charts: list[Chart] = []
         self._names = Names(frame.admin)
-        with heading("Overview", "What goes through the broker now, and in the last day."):
+        with heading("Overview", "What goes through the broker now, and in the last day (UTC)."):
             self._span = span_toggle(SPANS, LIVE_S).on_value_change(self._show_span)
         self._health = ui.row().classes("hw-health")
-        with ui.element("div").classes("hw-tiles"):
+        with ui.element("div").classes("hw-tiles hw-tiles-8"):
             self._tiles = {name: Tile(name) for name in TILES}
         with ui.element("div").classes("hw-charts"):
             self._places = [panel(plot.panel) for plot in PLOTS]
@@ -76,8 +76,8 @@ class Overview:
                 self._events = Listing(
                     "key",
                     empty,
-                    column("time", "Time (UTC)", lambda event: shown.moment(event[1].time_us)),
-                    column("kind", "Kind", lambda event: event[1].kind),
+                    column("time", "Time (UTC)", self._time),
+                    column("kind", "Kind", lambda event: event[1].kind, word=True),
                     column("text", "What", lambda event: shown.plain(event[1].text)),
                     more=lambda event: {"key": f"{event[1].time_us}-{event[0]}"},
                 )
@@ -95,6 +95,9 @@ class Overview:
         frame.every(1.0, self._update)
         frame.every(EVENTS_EVERY_S, self._update_events)
         frame.every(PAST_EVERY_S, self._update_past)
+
+    def _time(self, event: tuple[int, Event]) -> str:
+        return shown.recent(event[1].time_us, self._frame.admin.bus.now)
 
     async def _update(self) -> None:
         sampler = self._frame.sampler

@@ -52,7 +52,7 @@ class Past:
         self._frame, self._kind, self._name, self._plots = frame, kind, name, plots
         self._charts: list[Chart] = []
         with ui.row().classes("hw-toolbar"):
-            ui.label("The last day").classes("hw-panel-title")
+            ui.label("The last day (UTC)").classes("hw-panel-title")
             self._span = span_toggle(SPANS, 3600).on_value_change(self.update)
         self._note = ui.label("Nothing to draw yet: a sample is taken once a minute.").classes("hw-note")
         self._place = ui.element("div").classes("hw-charts")
@@ -64,7 +64,7 @@ class Past:
         with suppress(NotFound):
             found = await past(self._frame, self._kind, self._name, span_s)
         self._note.visible = found is None or len(found.times_us) < LINE_MIN
-        if found is None:
+        if found is None or (self._note.visible and not self._charts):
             return
         if not self._charts:
             with self._place:

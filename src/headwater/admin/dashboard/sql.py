@@ -31,7 +31,9 @@ class Sql:
         heading("SQL", "One select over topics, in the log and in the lake: a filter in quotes is a table.")
         with panel():
             self._query = ui.textarea("Query", value="", placeholder=EXAMPLE)
-            self._query.props('outlined autogrow input-class=hw-mono spellcheck="false"').style("width: 100%")
+            self._query.props('outlined dense stack-label autogrow input-class=hw-mono spellcheck="false"').style(
+                "width: 100%"
+            )
             self._query.on("keydown.enter", self._run, js_handler=SUBMIT)
             with ui.row().classes("hw-toolbar"):
                 self._go = ui.button("Run", icon="play_arrow", on_click=self._run).props("unelevated no-caps")
@@ -101,9 +103,15 @@ def _columns(found: Answered) -> list[dict[str, Any]]:
 
 def _rows(found: Answered) -> list[dict[str, Any]]:
     return [
-        {"#": number, **{str(at): "" if value is None else shown.plain(str(value)) for at, value in enumerate(row)}}
-        for number, row in enumerate(found.rows)
+        {"#": number, **{str(at): told(value) for at, value in enumerate(row)}} for number, row in enumerate(found.rows)
     ]
+
+
+def told(value: Any) -> str:
+    """A value of an answer; a float to ten digits, so that a mean has not all that it was reckoned with."""
+    if value is None:
+        return ""
+    return str(float(f"{value:.10g}")) if isinstance(value, float) else shown.plain(str(value))
 
 
 def chart_of(found: Answered) -> dict[str, Any] | None:
@@ -118,11 +126,22 @@ def chart_of(found: Answered) -> dict[str, Any] | None:
     return {
         "animation": False,
         "color": list(COLOURS),
-        "grid": {"left": 56, "right": 16, "top": 32, "bottom": 32},
-        "legend": {"textStyle": {"color": MUTED}},
+        "grid": {"left": 8, "right": 16, "top": 32, "bottom": 4, "containLabel": True},
+        "legend": {
+            "top": 0,
+            "left": 0,
+            "itemWidth": 12,
+            "itemHeight": 3,
+            "icon": "rect",
+            "textStyle": {":color": MUTED},
+        },
         "tooltip": {"trigger": "axis", "renderMode": "richText"},
-        "xAxis": {"type": "category", "data": labels, "axisLabel": {"color": MUTED}},
-        "yAxis": {"type": "value", "axisLabel": {"color": MUTED}},
+        "xAxis": {"type": "category", "data": labels, "axisLabel": {":color": MUTED}},
+        "yAxis": {
+            "type": "value",
+            "axisLabel": {":color": MUTED},
+            "splitLine": {"lineStyle": {":color": MUTED, "opacity": 0.18}},
+        },
         "series": [
             {
                 "name": shown.plain(found.columns[at][0]),

@@ -19,6 +19,19 @@ window.headwater = {
     // Where an axis of time begins: as long ago as was asked for, though nothing was sampled then.
     return isFinite(ends.max) ? Math.min(ends.min, ends.max - 1000 * span_s) : null;
   },
+  muted() {
+    return getComputedStyle(document.body).getPropertyValue("--hw-muted").trim();
+  },
+  repaint() {
+    // What a chart has drawn stays as it is when the theme is turned.
+    const label = { color: headwater.muted() };
+    for (const place of document.querySelectorAll(".hw-chart"))
+      getElement(Number(place.id.slice(1)))?.chart?.setOption({
+        legend: { textStyle: label },
+        xAxis: { axisLabel: label },
+        yAxis: { axisLabel: label, splitLine: { lineStyle: label } },
+      });
+  },
   brief(value) {
     for (const [bound, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
       if (value >= bound) return +(value / bound).toPrecision(3) + unit;
@@ -27,3 +40,4 @@ window.headwater = {
 };
 document.documentElement.lang = "en";
 document.addEventListener("visibilitychange", () => emitEvent("hw-hidden", document.hidden));
+new MutationObserver(headwater.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
