@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from nicegui import ui
 
 from headwater.admin.dashboard import formatting as shown
@@ -34,8 +35,10 @@ class Search:
     def __init__(self, frame: Frame, filter: str = "") -> None:
         """`filter`: the one to begin with."""
         self._frame = frame
-        self._places: dict[str, int] | None = None
-        """Where a search that has found enough goes on."""
+        self._told: Told | None = None
+        """What was searched for last."""
+        self._places: dict[str, int] = {}
+        """Where that goes on, if it has found enough."""
         self._found: list[Message] = []
         self._progress = Progress()
         self._stopping: asyncio.Event | None = None
@@ -50,10 +53,18 @@ class Search:
                 "place",
                 Empty("search_off", "Nothing was found so."),
                 column("number", "Offset", lambda one: shown.count(one.offset), OPENER, number=True),
-                column("time", "Time (UTC)", lambda one: shown.moment(one.time_us), wide=True),
+                column("time", "Time (UTC)", self._time, wide=True),
                 column("topic", "Topic", lambda one: shown.plain(one.topic), mono=True, line=True),
-                column("key", "Key", lambda one: shown.preview(one.key or b""), mono=True, wide=True, optional=True),
-                column("headers", "Headers", headers_text, mono=True, line=True, wide=True, optional=True),
+                column(
+                    "key",
+                    "Key",
+                    lambda one: shown.preview(one.key or b""),
+                    mono=True,
+                    brief=True,
+                    wide=True,
+                    optional=True,
+                ),
+                column("headers", "Headers", headers_text, mono=True, brief=True, wide=True, optional=True),
                 column("preview", "Payload", lambda one: shown.preview(one.payload), mono=True, line=True),
                 more=lambda one: {"place": f"{one.root}/{one.offset}", "root": one.root, "offset": one.offset},
                 on_open=self._open,
@@ -66,15 +77,19 @@ class Search:
 
     def _form(self, filter: str) -> None:
         with ui.element("div").classes("hw-search") as fields:
-            self._filter = ui.input("Topic or filter", value=filter, placeholder="home/#").props("outlined dense")
-            self._where = ui.input("JSON fields", placeholder=WHERE).props("outlined dense input-class=hw-mono")
+            self._filter = ui.input("Topic or filter", value=filter, placeholder="home/#").props(
+                "outlined dense stack-label"
+            )
+            self._where = ui.input("JSON fields", placeholder=WHERE).props(
+                "outlined dense stack-label input-class=hw-mono"
+            )
             self._where.classes("hw-search-where")
-            self._text = ui.input("Text in the payload").props("outlined dense")
-            self._key = ui.input("Text in the key").props("outlined dense")
-            self._header = ui.input("Header", placeholder="name, or name=value").props("outlined dense")
-            self._span = ui.select(SPANS, value=0, label="Range").props("outlined dense")
-            self._since = ui.input("From (UTC)", placeholder="2026-01-31 12:00").props("outlined dense")
-            self._until = ui.input("To (UTC)", placeholder="now").props("outlined dense")
+            self._text = ui.input("Text in the payload").props("outlined dense stack-label")
+            self._key = ui.input("Text in the key").props("outlined dense stack-label")
+            self._header = ui.input("Header", placeholder="name, or name=value").props("outlined dense stack-label")
+            self._span = ui.select(SPANS, value=0, label="Range").props("outlined dense stack-label")
+            self._since = ui.input("From (UTC)", placeholder="2026-01-31 12:00").props("outlined dense stack-label")
+            self._until = ui.input("To (UTC)", placeholder="now").props("outlined dense stack-label")
         for edge in (self._since, self._until):
             edge.bind_visibility_from(self._span, "value", value=-1)
         fields.on("keydown.enter", self._begin, js_handler=SUBMIT)
@@ -83,10 +98,12 @@ class Search:
             self._stop = ui.button("Stop", icon="stop", on_click=self._cut).props("flat no-caps")
             self._stop.visible = False
 
+    def _time(self, one: Message) -> str:
+        return shown.recent(one.time_us, self._frame.admin.bus.now)
+
     def _asked(self) -> Told:
         wanted = (self._filter.value or "").strip() or "#"
         check_filter(wanted, self._frame.admin.bus.config)
-        self._frame.check_sight(wanted)
         since, until = self._range()
         return Told(
             filter=wanted,
@@ -94,7 +111,6 @@ class Search:
             text=self._text.value or "",
             key=self._key.value or "",
             header=(self._header.value or "").strip(),
-            after=self._places,
             since_us=None if since is None else from_datetime(since),
             until_us=None if until is None else from_datetime(until),
             most=MOST,
@@ -107,21 +123,25 @@ class Search:
         return (None, None) if span_s == 0 else (_moment(self._since.value), _moment(self._until.value))
 
     async def _begin(self) -> None:
-        self._places = None
-        self._found = []
-        self._listing.show(())
-        await self._search()
+        if self._stopping is not None:
+            return
+        with telling():
+            self._told = self._asked()
+            self._told.asked.check()
+            self._found = []
+            self._listing.show(())
+            await self._search(self._told)
 
     async def _go_on(self) -> None:
-        await self._search()
+        """With what was searched for, whatever the fields say now."""
+        if self._stopping is None and self._told is not None:
+            await self._search(msgspec.structs.replace(self._told, after=self._places))
 
     def _cut(self) -> None:
         if self._stopping is not None:
             self._stopping.set()
 
-    async def _search(self) -> None:
-        if self._stopping is not None:
-            return
+    async def _search(self, told: Told) -> None:
         frame = self._frame
         self._stopping = asyncio.Event()
         self._progress = Progress()
@@ -130,8 +150,9 @@ class Search:
         try:
             with telling():
                 caller = (await frame.visit.look()).name
+                frame.check_sight(told.filter)
                 readable = frame.admin.bus._readable()
-                found = await frame.searches.run(self._asked(), caller, readable, SEARCH_S, self._hear, self._stopping)
+                found = await frame.searches.run(told, caller, readable, SEARCH_S, self._hear, self._stopping)
                 self._show(found)
                 return
             self._note.text = "Nothing was searched."
