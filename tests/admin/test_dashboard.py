@@ -356,6 +356,21 @@ def test_a_live_tail_is_paused_and_goes_on(house: House, page: Page) -> None:
     see(page.get_by_role("cell", name="while it is paused"))
 
 
+def test_an_error_of_many_lines_is_told_on_one_and_in_full(house: House, page: Page) -> None:
+    error = 'Traceback (most recent call last):\n  File "a.py", line 1, in price\nValueError: no VAT rate'
+    with house.bus.subscribe("failed/#", id="fails", max_attempts=1) as consumer:
+        house.bus.publish("failed/a", b"{}")
+        message = consumer.next(timeout_s=20)
+        assert message is not None
+        message.nack(error)
+        page.goto("/dead-letters?id=fails")
+        see(page.get_by_role("cell", name="ValueError: no VAT rate", exact=True))
+        page.get_by_role("button", name="1", exact=True).click()
+        whole = page.get_by_role("dialog").get_by_text("Traceback")
+        assert whole.inner_text().splitlines() == error.splitlines()
+        page.keyboard.press("Escape")
+
+
 def test_the_life_of_a_message_is_told(house: House, page: Page) -> None:
     bus = house.bus
     with bus.subscribe("lived/#", id="told", states="stream", order="none") as consumer:
@@ -455,7 +470,7 @@ def test_a_session_is_looked_at_disconnected_and_ended(house: House, page: Page)
         page.goto("/sessions")
         row = page.get_by_role("row").filter(has_text="bob")
         row.get_by_role("button", name=f"{gethostname()}:{os.getpid()}").click()
-        see(page.get_by_role("dialog").get_by_text("ends/# (session", exact=False))
+        see(page.get_by_role("dialog").get_by_text("ends/# (session)", exact=True))
         page.get_by_role("button", name="Close").click()
         row.get_by_role("button", name="Disconnect").click()
         see(page.get_by_text("Disconnected; the client may come back."))
@@ -605,8 +620,18 @@ def test_a_channel_is_made_tried_and_delivers(house: House, page: Page) -> None:
         row.get_by_role("button", name="Pause").click()
         page.get_by_role("dialog", name="Pause alarms?").get_by_role("button", name="Pause").click()
         see(row.get_by_text("paused"))
+    made = next(one for one in house.admin.channels.list() if one.name == "alarms")
+    page.goto(f"/subscriptions?id=channel:{made.id}")
+    see(page.get_by_role("heading", name="channel alarms"))
+    page.get_by_role("button", name="Delete").click()
+    see(page.get_by_role("dialog", name="Delete channel alarms, its place, 0 messages that wait"))
+    page.goto("/channels")
+    house.bus.publish("alarms/kitchen", b"fire")
+    expect(row.get_by_role("cell", name="1", exact=True)).to_have_count(2)  # delivered, and behind
     row.get_by_role("button", name="Remove").click()
-    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    asked = page.get_by_role("dialog", name="its place, 1 message that wait and 0 dead letters")
+    asked.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove anyway").click()
     see(page.get_by_text("alarms is removed."))
     assert "alarms" not in {channel.name for channel in house.admin.channels.list()}
 
@@ -703,6 +728,11 @@ def test_a_client_gets_a_rule_and_a_token_that_is_shown_once(house: House, page:
     page.get_by_role("button", name="Add").click()
     see(page.get_by_role("row").filter(has_text="home/#"))
     assert any((rule.user, rule.filter) == ("sensor-7", "home/#") for rule in house.bus.acl.list())
+    page.get_by_role("row").filter(has_text="home/#").get_by_role("button", name="Remove").click()
+    asked = page.get_by_role("dialog", name="Remove the rule allow sensor-7 publish home/#?")
+    asked.get_by_role("button", name="Remove").click()
+    see(page.get_by_text("The rule is removed."))
+    assert not any(rule.user == "sensor-7" for rule in house.bus.acl.list())
 
 
 # What must hold on every page

@@ -13,6 +13,7 @@ from headwater.admin.dashboard.contents import show_facts
 from headwater.admin.dashboard.dialogs import detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, telling
 from headwater.admin.dashboard.listing import OPENER, Listing, Row, column
+from headwater.admin.dashboard.names import CHANNEL, Names
 from headwater.admin.dashboard.pager import PAGE, Pager
 from headwater.audit import TOPIC, AuditEntry
 from headwater.clock import from_datetime
@@ -41,6 +42,7 @@ class Audit:
             with panel():
                 Empty("lock", ADVICE).show(True)
             return
+        self._names = Names(frame.admin)
         self._pager = Pager(frame.admin.bus, TOPIC, frame.check_sight)
         self._found: dict[int, Change] = {}
         self._first = 0
@@ -51,9 +53,8 @@ class Audit:
         """Whether older ones are shown, which stand still."""
         with panel():
             with ui.row().classes("hw-toolbar"):
-                self._find = ui.input(placeholder="Find by who, what, target or value").props(
-                    'outlined dense clearable aria-label="Find a change"'
-                )
+                self._find = frame.find("Find by who, what, target or value", "Find a change", self.update)
+                self._find.classes("hw-place")
                 ui.button("Newest", icon="first_page", on_click=self._newest).props("flat dense no-caps")
                 self._older = ui.button("Older", icon="chevron_right", on_click=self._look_back)
                 self._older.props("flat dense no-caps")
@@ -63,8 +64,8 @@ class Audit:
                 Empty("history", "Nothing was changed, or nothing that is found so."),
                 column("time", "Time (UTC)", lambda one: shown.moment(from_datetime(one.entry.time)), wide=True),
                 column("who", "Who", lambda one: _who(one.entry), who=True),
-                column("what", "What", lambda one: shown.plain(one.entry.what), OPENER),
-                column("target", "Target", lambda one: shown.plain(one.entry.target), mono=True),
+                column("what", "What", lambda one: shown.plain(one.entry.what), OPENER, word=True),
+                column("target", "Target", self._target, mono=True),
                 column("before", "Before", lambda one: _brief(one.entry.before), mono=True, line=True, wide=True),
                 column("after", "After", lambda one: _brief(one.entry.after), mono=True, line=True, wide=True),
                 more=lambda one: {"offset": one.offset},
@@ -112,9 +113,19 @@ class Audit:
             last = page.first - 1
         self._first = page.first
         self._found = {one.offset: one for one in found}
+        await self._names.learn(CHANNEL + one.entry.target for one in found if _is_of_channel(one.entry))
         self._listing.show(found)
         self._older.set_enabled(not page.is_first)
         self._note.text = "" if page.is_first or len(found) >= PAGE else "Looked back for a while; go on with Older."
+
+    def _target(self, one: Change) -> str:
+        """What was changed, a channel by its name."""
+        entry = one.entry
+        if not _is_of_channel(entry):
+            return shown.plain(entry.target)
+        told = next((found for found in (entry.after, entry.before) if isinstance(found, dict)), {})
+        known = self._names.of(CHANNEL + entry.target).removeprefix(CHANNEL)
+        return shown.plain(f"channel {told['name']}") if "name" in told else known
 
     def _open(self, row: Row) -> None:
         one = self._found.get(int(row["offset"]))
@@ -132,6 +143,10 @@ class Audit:
                 if value is not None:
                     ui.label(name).classes("hw-panel-title")
                     ui.label(_whole(value)).classes("hw-pre").props('tabindex="0"')
+
+
+def _is_of_channel(entry: AuditEntry) -> bool:
+    return entry.what.startswith("channel-")
 
 
 def _change(message: Envelope) -> Change | None:

@@ -9,9 +9,10 @@ from nicegui import ui
 from headwater.admin.client import Admin
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.contents import show_facts
-from headwater.admin.dashboard.dialogs import confirm, confirm_twice, detail, form, show_once, submit
+from headwater.admin.dashboard.dialogs import confirm, confirm_twice, dead_letters_of, detail, form, show_once, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel, say
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
+from headwater.admin.dashboard.names import CHANNEL
 from headwater.admin.dashboard.past import OF_SUBSCRIPTION, Past
 from headwater.wire.administration import ChannelInfo, ChannelTrial
 
@@ -42,10 +43,10 @@ class Channels:
                     "headwater channels add alarms 'home/+/alarm' 127.0.0.1 9000",
                 ),
                 column("name", "Channel", lambda one: shown.plain(one.name), OPENER),
-                column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True),
+                column("filter", "Filter", lambda one: shown.plain(one.filter), mono=True, wide=True),
                 column("destination", "Destination", _destination, mono=True, wide=True),
                 column("state", "State", lambda one: one.state, BADGE),
-                column("error", "Last error", lambda one: shown.plain(one.error) or "–", wide=True),
+                column("error", "Last error", lambda one: shown.error(one.error) or "–", wide=True),
                 column("delivered", "Delivered", lambda one: shown.count(one.delivered), number=True, wide=True),
                 column("lag", "Behind", lambda one: shown.count(one.lag), number=True, wide=True),
                 column("dead", "Dead", lambda one: shown.count(one.dead), number=True, wide=True),
@@ -104,7 +105,9 @@ class Channels:
                 await admin.channels.remove(one.id, force=force)
                 return f"{shown.plain(one.name)} is removed."
 
-            return await confirm_twice(f"Remove channel {shown.plain(one.name)}?", "Remove", remove)
+            lost = f"{shown.many(one.lag, 'message')} that wait and {shown.many(one.dead, 'dead letter')}"
+            question = f"Remove channel {shown.plain(one.name)}, its place, {lost}? This cannot be taken back."
+            return await confirm_twice(question, "Remove", remove)
 
         await self._frame.do("operator", doing, self.update)
 
@@ -130,7 +133,7 @@ class Channels:
         one = self._found.get(str(row["id"]))
         if one is None:
             return
-        with detail(one.name):
+        with detail(one.name, "hw-wide-dialog") as dialog:
             show_facts(
                 ("Id", shown.plain(one.id)),
                 ("Filter", shown.plain(one.filter)),
@@ -142,9 +145,11 @@ class Channels:
                 ("State", one.state),
                 ("Last error", shown.plain(one.error) or "none"),
                 ("Retrying", shown.count(one.retrying)),
-                ("Dead letters", f"{shown.count(one.dead)}, of subscription channel:{shown.plain(one.id)}"),
+                ("Dead letters", shown.count(one.dead)),
             )
-            Past(self._frame, "subscription", f"channel:{one.id}", OF_SUBSCRIPTION)
+            with ui.row().classes("hw-toolbar"):
+                dead_letters_of(CHANNEL + one.id, dialog)
+            Past(self._frame, "subscription", CHANNEL + one.id, OF_SUBSCRIPTION)
 
 
 class _Fields:

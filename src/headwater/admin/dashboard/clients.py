@@ -48,11 +48,11 @@ class Clients:
             self._clients = Listing(
                 "name",
                 Empty("key", "No clients yet.", "headwater clients add sensor-7"),
-                column("name", "Client", lambda one: one.name),
+                column("name", "Client", lambda one: one.name, who=True),
                 column("created", "Since (UTC)", lambda one: shown.moment(one.created_us), wide=True),
                 column(
                     "rotated",
-                    "Secret of (UTC)",
+                    "Secret since (UTC)",
                     lambda one: shown.moment(one.rotated_us or one.created_us),
                     wide=True,
                 ),
@@ -66,7 +66,7 @@ class Clients:
             self._rules = Listing(
                 "key",
                 Empty("rule", "No rules: with authentication on, nobody may do anything."),
-                column("user", "Client", lambda rule: rule.user),
+                column("user", "Client", lambda rule: rule.user, who=True),
                 column("what", "Rule", lambda rule: "allow" if rule.allow else "deny", BADGE),
                 column("action", "Action", lambda rule: rule.action, word=True),
                 column("filter", "Filter", lambda rule: rule.filter, mono=True),
@@ -152,7 +152,10 @@ class Clients:
 
     async def _remove_rule(self, row: Row) -> None:
         rule = (str(row["user"]), str(row["action"]), str(row["filter"]))
-        await self._frame.change("admin", lambda admin: admin.acl.remove(*rule), "The rule is taken back.", self.update)
+        said = f"{row['what']} {rule[0]} {rule[1]} {rule[2]}"
+        if not await confirm(f"Remove the rule {shown.plain(said)}? It counts no more.", "Remove"):
+            return
+        await self._frame.change("admin", lambda admin: admin.acl.remove(*rule), "The rule is removed.", self.update)
 
     async def _remove_token(self, row: Row) -> None:
         if await confirm(f"Remove token {row['id']}? It opens nothing more.", "Remove"):

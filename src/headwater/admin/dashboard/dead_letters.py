@@ -29,15 +29,15 @@ class DeadLetters:
         self._wanted = id
         self._names = Names(frame.admin)
         self._letters: dict[str, DeadLetter] = {}
+        self._counts: dict[str, int] = {}
+        """Of each subscription that has any."""
         heading("Dead letters", "What subscriptions gave up on, with the errors that made them.")
         with panel():
             with ui.row().classes("hw-toolbar"):
                 self._id = ui.select([], label="Subscription").props("outlined dense").classes("hw-choice")
                 self._id.on_value_change(self.update)
-                self._find = ui.input(placeholder="Find in topic, error or payload").props(
-                    'outlined dense clearable debounce=250 aria-label="Find a dead letter"'
-                )
-                self._find.classes("hw-place").on_value_change(self.update)
+                self._find = frame.find("Find in topic, error or payload", "Find a dead letter", self.update)
+                self._find.classes("hw-place")
                 ui.space()
                 redrive = ui.button("Redrive selected", icon="replay", on_click=self._redrive_selected)
                 drop = ui.button("Drop selected", icon="delete", on_click=self._drop_selected)
@@ -54,7 +54,7 @@ class DeadLetters:
                 column("topic", "Topic", lambda one: shown.plain(one.topic), mono=True),
                 column("attempts", "Attempts", lambda one: str(one.attempts), number=True, wide=True),
                 column("dead", "Given up (UTC)", lambda one: shown.moment(one.dead_at_us), wide=True),
-                column("error", "Last error", lambda one: shown.plain(one.errors[-1]) if one.errors else ""),
+                column("error", "Last error", lambda one: shown.error(one.errors[-1]) if one.errors else ""),
                 column("buttons", ""),
                 more=lambda one: {"key": _key(one)},
                 on_open=self._open,
@@ -78,14 +78,15 @@ class DeadLetters:
         found = [letter for letter in found if not text or text in _searched(letter)]
         self._letters = {_key(letter): letter for letter in found[:SHOWN]}
         self._listing.show(self._letters.values())
-        left = len(found) - SHOWN
-        self._note.text = f"{shown.count(left)} more are not shown; find them by their text." if left > 0 else ""
+        total = self._counts.get(chosen or "", 0)
+        self._note.text = left_out(len(found) if text or total <= LOOKED_MAX else total, total, text)
 
     async def _update_choice(self) -> None:
         """Only subscriptions that have any, the fullest first."""
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
         full = sorted((one for one in everyone if one.dead), key=lambda one: -one.dead)
         await self._names.learn(one.id for one in full)
+        self._counts = {one.id: one.dead for one in full}
         options = {one.id: f"{self._names.of(one.id)} ({shown.count(one.dead)})" for one in full}
         current = self._id.value or self._wanted
         if current and current not in options:
@@ -111,8 +112,11 @@ class DeadLetters:
 
     async def _redrive_all(self) -> None:
         chosen = self._id.value
-        question = f"Hand every dead letter back to {shown.plain(chosen or '')}?"
-        if not chosen or not await confirm(question, "Redrive all"):
+        if not chosen:
+            return
+        letters = shown.many(self._counts.get(chosen, 0), "dead letter")
+        question = f"Hand all {letters} of {self._names.of(chosen)} back to it, also those that are not found above?"
+        if not await confirm(question, "Redrive all"):
             return
 
         async def doing(admin: Admin) -> str:
@@ -148,10 +152,20 @@ class DeadLetters:
                 ("Published", shown.precise(letter.time_us)),
                 ("Given up", shown.precise(letter.dead_at_us)),
                 ("Attempts", str(letter.attempts)),
-                *((f"Error {at}", shown.plain(error)) for at, error in enumerate(letter.errors, 1)),
+                *((f"Error {at}", shown.plain(error, kept="\n\t")) for at, error in enumerate(letter.errors, 1)),
                 *key_and_headers(letter.key, letter.header_pairs),
             )
             show_payload(letter.payload)
+
+
+def left_out(found: int, total: int, text: str) -> str:
+    """What is not shown of so many that were found, and of how many was looked."""
+    said = []
+    if found > SHOWN:
+        said.append(f"{shown.count(found - SHOWN)} more are not shown; find them by their text.")
+    if text and total > LOOKED_MAX:
+        said.append(f"The first {shown.count(LOOKED_MAX)} of {shown.count(total)} were looked through.")
+    return " ".join(said)
 
 
 def _key(letter: DeadLetter) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 from nicegui import ui
 
@@ -34,6 +35,16 @@ def detail(title: str, size: str = "hw-message") -> Iterator[ui.dialog]:
             ui.button(icon="close", on_click=dialog.close).props('flat round dense aria-label="Close"')
         yield dialog
     dialog.on("hide", dialog.delete)
+
+
+def dead_letters_of(subscription: str, dialog: ui.dialog) -> None:
+    """A button from the detail of a subscription to its dead letters."""
+
+    def go() -> None:
+        dialog.close()
+        ui.navigate.to(f"/dead-letters?id={quote(subscription, safe='')}")
+
+    ui.button("Dead letters", icon="report", on_click=go).props("flat dense no-caps")
 
 
 @contextmanager

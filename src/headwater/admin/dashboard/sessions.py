@@ -11,7 +11,7 @@ from headwater.admin.dashboard.dialogs import confirm, detail
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, OPENER, Listing, Row, column, row_button
 from headwater.admin.dashboard.names import session_name
-from headwater.wire.administration import SessionInfo
+from headwater.wire.administration import SessionInfo, SessionSubscription
 
 SHOWN = 200
 DISCONNECT = row_button("disconnect", "'link_off'", "'Disconnect'", disabled="!props.row.is_here")
@@ -116,14 +116,13 @@ class Sessions:
                 ("Written", units.size(one.bytes_out)),
                 ("Dropped", shown.many(one.dropped, "message")),
                 ("Kept for", shown.span(one.expire_after_s)),
-                *(
-                    (
-                        "Subscribes",
-                        f"{shown.plain(sub.filter)} ({sub.kind}{f', {shown.plain(sub.id)}' if sub.id else ''})",
-                    )
-                    for sub in one.subscriptions
-                ),
+                *(("Subscribes", _subscribed(sub)) for sub in one.subscriptions),
             )
+
+
+def _subscribed(sub: SessionSubscription) -> str:
+    """What a session subscribes to; the id of a subscription of its own is made of its id and the filter."""
+    return shown.plain(f"{sub.filter} ({sub.kind}{f', {sub.id}' if sub.kind == 'named' else ''})")
 
 
 def _lost_by_end(one: SessionInfo) -> str:

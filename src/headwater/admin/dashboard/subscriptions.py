@@ -10,7 +10,7 @@ from nicegui import ui
 from headwater.admin.client import Admin, Start
 from headwater.admin.dashboard import formatting as shown
 from headwater.admin.dashboard.contents import show_facts
-from headwater.admin.dashboard.dialogs import confirm, confirm_twice, detail, form, submit
+from headwater.admin.dashboard.dialogs import confirm, confirm_twice, dead_letters_of, detail, form, submit
 from headwater.admin.dashboard.frame import Empty, Frame, heading, panel
 from headwater.admin.dashboard.listing import BADGE, BAR, OPENER, Listing, column
 from headwater.admin.dashboard.names import Names, consumer_name
@@ -40,6 +40,7 @@ class Subscriptions:
     def __init__(self, frame: Frame, id: str = "") -> None:
         """`id`: the one to begin with."""
         self._frame = frame
+        self._wanted = id
         self._names = Names(frame.admin)
         self._most = 1
         """How far behind the last of them is."""
@@ -47,9 +48,7 @@ class Subscriptions:
             add = ui.button("New subscription", icon="add", on_click=self._new).props("unelevated no-caps")
             frame.needs("operator", add)
         with panel():
-            self._find = ui.input(placeholder="Find by id or filter").props(
-                'outlined dense clearable aria-label="Find a subscription"'
-            )
+            self._find = frame.find("Find by id or filter", "Find a subscription", self.update)
             self._note = ui.label().classes("hw-note")
             self._listing = Listing(
                 "id",
@@ -66,13 +65,14 @@ class Subscriptions:
                 label="Subscriptions",
             )
         frame.every(1.0, self.update)
-        if id:
-            _Shown(frame, id)
 
     async def update(self) -> None:
         everyone: list[SubscriptionInfo] = await self._frame.admin.bus.subscriptions()
         everyone.sort(key=lambda one: (-one.lag, one.id))
         await self._names.learn(one.id for one in everyone)
+        wanted, self._wanted = self._wanted, ""
+        if wanted:
+            _Shown(self._frame, wanted, self._names.of(wanted))
         text = (self._find.value or "").strip().lower()
         found = [one for one in everyone if text in f"{one.id} {one.filter} {self._name(one)}".lower()]
         self._most = max([1, *(one.lag for one in found)])
@@ -108,11 +108,7 @@ def _state(one: SubscriptionInfo) -> tuple[str, str]:
         return "paused", "quiet"
     if not one.consumers:
         return "nobody takes", "busy" if one.lag else "quiet"
-    return shown.many(one.consumers, "consumer"), "good"
-
-
-def _moment(time_us: int | None) -> str:
-    return "" if time_us is None else shown.moment(time_us)
+    return shown.many(one.consumers, "consumer"), "busy" if one.retrying else "good"
 
 
 def _tries(one: StateInfo) -> str:
@@ -120,16 +116,22 @@ def _tries(one: StateInfo) -> str:
     return f"{one.attempts} + {one.deliveries} gone" if one.deliveries else str(one.attempts)
 
 
+def _errors(one: StateInfo) -> str:
+    """What went wrong, each once."""
+    return "; ".join(dict.fromkeys(map(shown.error, one.errors)))
+
+
 class _Shown:
     """One subscription, in a dialog that is kept up to date."""
 
-    def __init__(self, frame: Frame, id: str, name: str = "") -> None:
+    def __init__(self, frame: Frame, id: str, name: str) -> None:
         self._frame = frame
         self._id = id
+        self._name = name
         self._takers: dict[str, str] = {}
         """By their sessions."""
         self._sessions = Names(frame.admin)
-        with detail(name or id, "hw-wide-dialog") as self._dialog:
+        with detail(name, "hw-wide-dialog") as self._dialog:
             self._facts = ui.column().classes("hw-grow")
             self._said = ""
             with ui.row().classes("hw-toolbar"):
@@ -137,8 +139,9 @@ class _Shown:
                 self._to = ui.input(placeholder="earliest, latest, offset or time").props(
                     'outlined dense aria-label="Seek to"'
                 )
-                self._to.on("keydown.enter", self._seek)
+                self._to.classes("hw-place").on("keydown.enter", self._seek)
                 seek = ui.button("Seek", icon="redo", on_click=self._seek).props("flat dense no-caps")
+                dead_letters_of(id, self._dialog)
                 ui.space()
                 delete = ui.button("Delete", icon="delete", on_click=self._delete).props(
                     "flat dense no-caps color=negative"
@@ -148,14 +151,14 @@ class _Shown:
             self._states = Listing(
                 "key",
                 Empty("done_all", "None: everything it was handed is done."),
-                column("topic", "Topic", lambda one: shown.plain(one.topic or f"{one.root}/…")),
+                column("topic", "Topic", lambda one: shown.plain(one.topic or f"{one.root}/…"), mono=True),
                 column("offset", "Offset", lambda one: shown.count(one.offset), number=True),
                 column("state", "State", lambda one: one.state.replace("_", " "), BADGE),
-                column("since", "Since", lambda one: _moment(one.since_us), wide=True, optional=True),
-                column("consumer", "By", lambda one: self._by(one.consumer), wide=True, optional=True),
+                column("since", "Since (UTC)", lambda one: self._moment(one.since_us), wide=True, optional=True),
+                column("consumer", "By", lambda one: self._by(one.consumer), wide=True, who=True, optional=True),
                 column("attempts", "Attempts", _tries, number=True, wide=True),
-                column("retry_at", "Again", lambda one: _moment(one.retry_at_us), wide=True, optional=True),
-                column("errors", "Errors", lambda one: shown.plain("; ".join(one.errors))),
+                column("retry_at", "Again (UTC)", lambda one: self._moment(one.retry_at_us), wide=True, optional=True),
+                column("errors", "Errors", _errors),
                 more=lambda one: {"key": f"{one.root}/{one.offset}", "tone": STATE_TONES.get(one.state, "quiet")},
                 label="Messages in flight and failed",
             )
@@ -194,6 +197,9 @@ class _Shown:
         await self._sessions.learn({one.consumer for one in told if one.consumer} - self._takers.keys())
         self._states.show(told)
 
+    def _moment(self, time_us: int | None) -> str:
+        return "" if time_us is None else shown.recent(time_us, self._frame.admin.bus.now)
+
     def _by(self, consumer: str | None) -> str:
         """Who has it: by machine and process, if it is one that takes from it now."""
         return self._takers.get(consumer or "") or self._sessions.of(consumer or "")
@@ -204,9 +210,7 @@ class _Shown:
                 await admin.subscriptions.resume(self._id)
                 return "It goes on."
             waiting = shown.many(self._lag, "message")
-            question = (
-                f"Pause {shown.plain(self._id)}? Nothing is lost; {waiting} and what comes wait until it is resumed."
-            )
+            question = f"Pause {self._name}? Nothing is lost; {waiting} and what comes wait until it is resumed."
             if not await confirm(question, "Pause"):
                 return None
             await admin.subscriptions.pause(self._id)
@@ -217,7 +221,7 @@ class _Shown:
     async def _seek(self) -> None:
         async def doing(admin: Admin) -> str | None:
             to = _start(str(self._to.value or "").strip())
-            if not await confirm(_lost_by_seek(shown.plain(self._id), to, shown.many(self._lag, "message")), "Seek"):
+            if not await confirm(_lost_by_seek(self._name, to, shown.many(self._lag, "message")), "Seek"):
                 return None
             await admin.subscriptions.seek(self._id, to)
             return "It goes on from there."
@@ -226,13 +230,13 @@ class _Shown:
 
     async def _delete(self) -> None:
         lost = f"{shown.many(self._lag, 'message')} that wait and {shown.many(self._dead, 'dead letter')}"
-        question = f"Delete {shown.plain(self._id)}, its place, {lost}? This cannot be taken back."
+        question = f"Delete {self._name}, its place, {lost}? This cannot be taken back."
 
         async def doing(admin: Admin) -> str | None:
             async def delete(force: bool) -> str:
                 await admin.subscriptions.delete(self._id, force=force)
                 self._dialog.close()
-                return f"{shown.plain(self._id)} is deleted."
+                return f"{self._name} is deleted."
 
             return await confirm_twice(question, "Delete", delete)
 
