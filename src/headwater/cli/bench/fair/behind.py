@@ -1,22 +1,28 @@
 """Rows of `headwater bench fair` about readers far behind: one who reads all of a long log, one who finds nothing in
-it."""
+it. The disk is cold: the page cache is told over and over to let go of the log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import headwater
-from headwater.cli.bench.fair.neighbours import Neighbour
+from headwater import threads
+from headwater.cli.bench.fair.neighbours import Neighbour, pause
 from headwater.cli.bench.fair.table import SECONDS, at_p99, row, taken, warm_up
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import fill
 from headwater.cli.bench.served.broker import SECRET, USER, running
 from headwater.cli.bench.served.raw import Raw
+from headwater.store.files import DiskFiles
 
 FAR, QUICK_FAR = 5_000_000, 200_000
 """Messages that the reader is behind."""
 PING_MS_MAX = 20
+COLD_S = 0.5
+"""How often the page cache lets go of the log."""
 
 
 @row("behind")
@@ -39,9 +45,31 @@ def _beside(place: str, seconds: float, neighbour: str, variant: str) -> Iterato
     ):
         warm_up(broker.address)
         alone = taken(victim.ping, seconds)
-        with Neighbour(neighbour, broker):
+        with cold(broker.folder), Neighbour(neighbour, broker):
             beside = taken(victim.ping, seconds)
     yield at_p99("a PING", variant.format(count), alone, beside, ("value ≤", PING_MS_MAX * 1000))
+
+
+@contextmanager
+def cold(folder: str) -> Iterator[None]:
+    """Keep what is read of a folder's streams from being in memory the next time."""
+    is_over = threads.Event()
+
+    def let_go() -> None:
+        while not is_over.is_set():
+            for path in Path(folder).glob("streams/**/*.log"):
+                file = DiskFiles().open(str(path), write=False)
+                file.let_go(0, file.size())
+                file.close()
+            pause(COLD_S)
+
+    thread = threads.Thread(target=let_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _fill(folder: str, count: int) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 import headwater
 from headwater.cli.bench.fair.neighbours import Neighbour
-from headwater.cli.bench.fair.table import SECONDS, at_worst, row, taken, warm_up
+from headwater.cli.bench.fair.table import SECONDS, at_worst, row, taken, taken_beside, warm_up
 from headwater.cli.bench.figure import Figure
 from headwater.cli.bench.load import fill, messages
 from headwater.cli.bench.served.broker import SECRET, USER, Settings, running
@@ -60,19 +60,24 @@ def retention(place: str, seconds: float) -> Iterator[Figure]:
 
 @row("listing")
 def listing(place: str, seconds: float) -> Iterator[Figure]:
-    """How long all of many subscriptions take to be listed, page by page, while others publish."""
+    """How long all of many subscriptions take to be listed, page by page, while others publish; and how long others
+    wait meanwhile."""
     is_quick = seconds < SECONDS
     count, stored = (MOST // QUICK_SHARE, STORED // QUICK_SHARE) if is_quick else (MOST, STORED)
     with (
         running(place, "scram", prepare=partial(subscribe, count=count, stored=stored)) as broker,
         Raw(broker.address, (USER, SECRET)) as asking,
+        Raw(broker.address, (USER, SECRET)) as victim,
     ):
         warm_up(broker.address)
         alone = listed(asking, count)
         with Neighbour("publishers", broker):
             beside = listed(asking, count)
+        quiet = taken(victim.ping, alone)
+        others = taken_beside(lambda: listed(asking, count), victim.ping)
     variant = f"{count:,}, others publish"
     yield Figure("subscriptions, listed", variant, beside, "s", alone, "alone", ("value ≤", LIST_S_MAX))
+    yield at_worst("a PING", f"{count:,} are listed", quiet, others, ("value ≤", WAIT_MS_MAX * 1000))
 
 
 def listed(asking: Raw, count: int) -> float:

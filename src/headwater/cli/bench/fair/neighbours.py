@@ -309,10 +309,9 @@ def _read_all(client: Raw) -> None:
 def devices(native: Address, mqtt: Address) -> Loud:
     """Very many durable subscribers over MQTT with a topic each, and one publish to all of these, again and again."""
     crowd = Devices(mqtt)
-    for first in range(0, DEVICES, DEVICES_TOGETHER):
-        crowd.subscribe(range(first, min(first + DEVICES_TOGETHER, DEVICES)))
+    crowd.come(DEVICES)
     publisher = Raw(native)
-    frame = publish_frame([(crowd.topic(number), bytes(100)) for number in range(DEVICES)], SystemClock().now_us())
+    frame = crowd.publish_frame(DEVICES)
     yield
     while True:
         publisher.socket.sendall(frame)
@@ -334,8 +333,23 @@ class Devices:
         """What a device is subscribed to."""
         return f"devices/{number}/set"
 
-    def subscribe(self, numbers: range) -> None:
-        """Have some come."""
+    def publish_frame(self, count: int) -> bytes:
+        """One publish with a message for each of so many."""
+        return publish_frame([(self.topic(number), bytes(100)) for number in range(count)], SystemClock().now_us())
+
+    def come(self, count: int) -> None:
+        """Have so many come."""
+        for first in range(0, count, DEVICES_TOGETHER):
+            self._subscribe(range(first, min(first + DEVICES_TOGETHER, count)))
+
+    def leave(self) -> None:
+        """Have all go."""
+        for key in list(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+        self._selector.close()
+
+    def _subscribe(self, numbers: range) -> None:
         for number in numbers:
             made = come(self._address, number)
             said = Properties(session_expiry_interval=3600)

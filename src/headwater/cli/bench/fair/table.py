@@ -60,7 +60,7 @@ def taken(call: Callable[[], object], seconds: float) -> list[float]:
     return found
 
 
-def taken_beside(work: Callable[[], None], call: Callable[[], object]) -> list[float]:
+def taken_beside(work: Callable[[], object], call: Callable[[], object]) -> list[float]:
     """The same, while another thread of this process is at something."""
     thread = threads.Thread(target=work)
     thread.start()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
 
 import headwater
-from headwater.cli.bench.fair.neighbours import DEVICES, LIVE, SILENCE_S, Neighbour
+from headwater.cli.bench.fair.neighbours import DEVICES, LIVE, SILENCE_S, Devices, Neighbour
 from headwater.cli.bench.fair.table import at_p50, at_p99, at_worst, row, taken, taken_beside, warm_up
 from headwater.cli.bench.figure import Figure, Goal
 from headwater.cli.bench.load import messages
-from headwater.cli.bench.served.broker import SECRET, USER, Broker, running
+from headwater.cli.bench.served.broker import SECRET, USER, Broker, raise_files_max, running
 from headwater.cli.bench.served.raw import Raw, publish_frame
 from headwater.clock import SystemClock
 from headwater.wire.frame import Kind, pack
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 LIVE_RATIO_MAX = 3
 DEVICES_MS_MAX = 50
+LINEAR_SHARE = 4
+"""With so many times as many durable subscribers,"""
+LINEAR_RATIO_MAX = 1.5
+"""a publish to all of them takes no more than this for each;"""
+LINEAR_ROUNDS = 5
+"""of so many publishes the one in the middle."""
 RETAINED_MS_MAX = 20
 RETAINED_PER_S = 100_000
 """Retained topics for each second of measuring: a million of them."""
@@ -55,6 +62,28 @@ def devices(place: str, seconds: float) -> Iterator[Figure]:
     yield at_p50("a publish", f"{DEVICES:,} durable subscribers", alone, beside, None)
     goal: Goal = ("value ≤", DEVICES_MS_MAX * 1000)
     yield at_worst("a publish", f"{DEVICES:,} durable subscribers", alone, beside, goal)
+    few, many = (_until_delivered_us(place, count) for count in (DEVICES // LINEAR_SHARE, DEVICES))
+    goal = ("ratio ≤", LINEAR_RATIO_MAX)
+    few_name = f"{DEVICES // LINEAR_SHARE:,}"
+    yield Figure("until all have it, each", f"{DEVICES:,} durable subscribers", many, "µs", few, few_name, goal)
+
+
+def _until_delivered_us(place: str, count: int) -> float:
+    """How long one publish to so many topics takes until every subscriber has its message and the publisher its
+    answer, for each of them."""
+    raise_files_max()
+    found: list[float] = []
+    with running(place) as broker, Raw(broker.address) as publisher:
+        crowd = Devices(("127.0.0.1", broker.mqtt_port))
+        crowd.come(count)
+        frame = crowd.publish_frame(count)
+        for _ in range(LINEAR_ROUNDS):
+            begun_s = time.perf_counter()
+            publisher.publish(frame)
+            crowd.take(count)
+            found.append(time.perf_counter() - begun_s)
+        crowd.leave()
+    return median(found) / count * 1e6
 
 
 @row("retained")
