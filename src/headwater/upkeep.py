@@ -217,7 +217,9 @@ class Upkeep:
             run(self._take_readers)  # those who were here lately are not to expire
             self._dispatcher.expire(self._check_going_on)
         except (OSError, HeadwaterError) as error:
-            self._events.trouble(f"subscriptions could not be looked after: {error}")
+            self._tell("subscriptions", error)
+        if self._is_closed:
+            return
         self._expire_staged()
         for root in self._roots.all():
             if self._is_closed:
@@ -233,8 +235,11 @@ class Upkeep:
         try:
             self.retain(root)
         except (OSError, HeadwaterError) as error:
-            if not self._is_closed:
-                self._events.trouble(f'"{root.name}" could not be looked after: {error}')
+            self._tell(f'"{root.name}"', error)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if not self._is_closed:
+            self._events.trouble(f"{what} could not be looked after: {error}")
 
     def retain(self, root: Root) -> None:
         """Delete the segments of a root that its rule allows to delete; from any thread."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,23 @@ def test_zstd_batches_are_smaller_and_read_as_ever(folder: Path, tmp_path: Path)
     assert sizes["zstd"] < sizes["none"] / 10
     with headwater.open(tmp_path / "zstd") as bus:  # whatever is set now
         assert payloads(bus.replay("jobs/#")) == [payload] * 100 + [b"small"]
+
+
+def test_a_bus_that_is_closed_while_it_looks_at_subscriptions_has_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = Bus(":memory:")
+    core, looks, goes_on = bus.core, threading.Event(), threading.Event()
+
+    def expire(check: Callable[[], None]) -> None:
+        looks.set()
+        assert goes_on.wait(60)
+        check()
+
+    monkeypatch.setattr(core.dispatcher, "expire", expire)
+    round_ = threading.Thread(target=core.upkeep.go_round)
+    round_.start()
+    assert looks.wait(60)
+    core.upkeep.close()
+    goes_on.set()
+    round_.join()
+    assert not [event for event in core.events.all() if event.kind == "trouble"]
+    bus.close()
