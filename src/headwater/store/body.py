@@ -317,6 +317,26 @@ def _held_extras(data: bytes, count: int, topics: int, columns: int) -> int:
     return size
 
 
+def front_bytes(data: bytes) -> int:
+    """How long the front of a body is, which topic each of its messages has, as far as its first bytes tell: if it is
+    more than there are, it is to be asked again with as many. ValueError if it is none."""
+    if len(data) < NAMES_AT:
+        return NAMES_AT
+    count, topics, columns, _ = FIXED.unpack_from(data)
+    if not 0 < topics <= count or columns & ~COLUMNS_KNOWN:
+        raise ValueError("its counts are impossible")
+    names_at: int = NAMES_AT + 4 * topics + 4
+    return names_at if len(data) < names_at else (_values_end(data, NAMES_AT, topics) + 7 & ~7) + 4 * count
+
+
+def front_of(data: bytes) -> tuple[tuple[str, ...], Sequence[int]]:
+    """The topics of a body and which of them each message has, of no more of it than its front."""
+    count, topics, _, _ = FIXED.unpack_from(data)
+    names_end = _values_end(data, NAMES_AT, topics)
+    at = names_end + 7 & ~7
+    return _names(data, names_end, topics), memoryview(data)[at : at + 4 * count].cast("i").tolist()
+
+
 class Layout:
     """Where the columns of a body begin, by its own account; one that it has not begins where the next one does.
 

@@ -9,6 +9,8 @@ from headwater.errors import Malformed
 
 BODY_BYTES_MAX = 1 << 30
 """A frame that says it holds more than this is refused before any of it is unpacked."""
+FRAME_HEADER_BYTES_MAX = 18
+"""Of fewer bytes, nothing is told."""
 
 
 def compress(body: bytes) -> bytes:
@@ -28,6 +30,22 @@ def decompress(frame: bytes) -> bytes:
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
     return body
+
+
+def decompress_start(frame: bytes, length: int) -> bytes:
+    """The beginning of the content of a frame of which the beginning is there: so many bytes, or as many as there are
+    in its whole blocks; ValueError if it is damaged or too large."""
+    if len(frame) < FRAME_HEADER_BYTES_MAX:
+        return b""
+    zstandard = _zstandard()
+    try:
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= BODY_BYTES_MAX:
+            raise ValueError(f"a frame of {size} bytes")
+        start: bytes = zstandard.ZstdDecompressor().stream_reader(frame).read(min(length, size))
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
+    return start
 
 
 def require(compression: str) -> None:

@@ -72,6 +72,20 @@ class Write(msgspec.Struct, eq=False, gc=False):
     """How many bytes it takes there, up to the next."""
 
 
+Wanted = Callable[[str], bool]
+"""Whether a topic is."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """How many messages of a stretch match."""
+
+    end: int
+    """The first offset that was not counted."""
+    messages: int
+    bytes: int = 0
+    """About what was read for it."""
+
+
 class Stream(Protocol):
     """The log of one root."""
 
@@ -111,6 +125,10 @@ class Stream(Protocol):
 
     def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after a time; one past the end if there is none."""
+
+    def count(self, wanted: Wanted, first: int, last: int, messages_max: int, bytes_max: int) -> Counted:
+        """Messages of topics that are wanted, from an offset up to another, or until there are so many, or so much was
+        read; nothing is read of what they carry."""
 
     def beyond(self, bytes_max: int) -> int:
         """The last offset of the oldest messages without which the stream would be so small; 0 if it is."""

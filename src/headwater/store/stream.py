@@ -22,8 +22,9 @@ from headwater.store.body import COLUMNS_AT, RETAIN, held_bytes
 from headwater.store.disk_file import PIECE_BYTES as AT_ONCE_BYTES
 from headwater.store.file_pool import FilePool
 from headwater.store.files import Files
+from headwater.store.fronts import counted
 from headwater.store.indexes import Indexes
-from headwater.store.log import REMOVED, Hole, Share, Write, untold
+from headwater.store.log import REMOVED, Counted, Hole, Share, Wanted, Write, untold
 from headwater.store.manifest import Listed
 from headwater.store.segment import (
     Index,
@@ -459,6 +460,11 @@ class DiskStream:
                 self.indexes.rebuild(segment, self.indexes.of(segment))
             found = self._find_time(time_us, looked_at)
         return found
+
+    def count(self, wanted: Wanted, first: int, last: int, messages_max: int, bytes_max: int) -> Counted:
+        """Messages of topics that are wanted, from an offset up to another, or until there are so many, or so much was
+        read; nothing is read of what they carry."""
+        return counted(self, wanted, first, last, messages_max, bytes_max)
 
     def _find_time(self, time_us: int, looked_at: list[Segment]) -> int:
         """What the indexes say."""
