@@ -57,6 +57,7 @@ ONLY: dict[str, tuple[set[str], str]] = {
     "bus.forget_request": ({"embedded", "served"}, "the same"),
     "bus.ask": ({"served", "served asyncio"}, "a request as the protocol has it; embedded there is no protocol"),
     "bus.show_progress": ({"served", "served asyncio"}, "for Spark, which reads a folder by itself"),
+    "bus.count_matching": ({"served", "served asyncio"}, "the same"),
     "bus.stage_prepared": ({"served asyncio"}, "what `stage` of both served buses does once messages are encoded"),
 }
 """Members that some surfaces have by design, and why the others do not."""

@@ -71,6 +71,7 @@ from headwater.store import folder as folders
 from headwater.store.data_folder import MEMORY, DataFolder
 from headwater.store.data_folder import Replication as Replicated
 from headwater.store.files import Files
+from headwater.store.log import Counted, Wanted
 from headwater.store.rocks import RocksState
 from headwater.store.state import State
 from headwater.store.state_recovery import Loss
@@ -644,6 +645,16 @@ class Core:
             return Extent(root.name, log.first_offset, log.durable + 1, root.purged_upto, places, log.size[0])
 
         return sorted(map(extent, self._covered(filter)), key=lambda extent: extent.root)
+
+    def count(
+        self, filter: str, name: str, wanted: Wanted, first: int, last: int, messages_max: int, bytes_max: int
+    ) -> Counted:
+        """How many messages of a root that a filter covers have topics that are wanted, from an offset up to another,
+        or until there are so many, or so much was read. Nothing is looked at of a root that is not there."""
+        for root in self.roots.covered(filter):
+            if root.name == name:
+                return root.stream.count(wanted, first, min(last, root.stream.durable), messages_max, bytes_max)
+        return Counted(first, 0)
 
     def purges(self, filter: str = "#") -> list[PurgeInfo]:
         """What is purged of the roots that a filter may match."""

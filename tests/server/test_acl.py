@@ -55,6 +55,7 @@ ACTIONS = {
             for number, kind in enumerate(KINDS, 1)
         ],
         lambda peer: peer.ask(requests.Retained(filter="home/x")),
+        lambda peer: peer.ask(requests.Count(filter="home/x", root="home", first=1, last=1, messages=1, bytes=1)),
         lambda peer: peer.ask(requests.States(id="theirs")),
         lambda peer: peer.ask(requests.DeadLetters(id="theirs")),
         lambda peer: peer.ask(requests.Redrive(id="theirs")),

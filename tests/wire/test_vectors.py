@@ -30,6 +30,7 @@ from headwater.message import (
 )
 from headwater.store.batch import checksum
 from headwater.store.body import Body
+from headwater.store.log import Counted
 from headwater.wire import administration, batches, handshake, requests
 from headwater.wire.channel import ChannelHello, ChannelWelcome
 from headwater.wire.frame import Kind
@@ -56,6 +57,7 @@ ANSWERS = (
     ConsumerInfo,
     StateInfo,
     Extent,
+    Counted,
     Event,
     DeadLetter,
     PurgeInfo,

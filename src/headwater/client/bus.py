@@ -373,6 +373,7 @@ class Bus(Served, surface.Threaded):
     backup = waiting(Operations.backup)
     mark_archived = waiting(Operations.mark_archived)
     show_progress = waiting(Operations.show_progress)
+    count_matching = waiting(Operations.count_matching)
 
     # Request and reply
 

@@ -41,6 +41,7 @@ from headwater.message import (
 from headwater.payload import Payload
 from headwater.schema.document import read
 from headwater.schemas import Depth
+from headwater.store.log import Counted
 from headwater.surface import Messages, documented, like
 from headwater.topics.name import root_of
 from headwater.wire import administration
@@ -235,6 +236,25 @@ class Operations(Served):
 
     async def extents(self, filter: str = "#", moments: Sequence[datetime] = ()) -> list[Extent]:
         return await self.ask(wire.Extents(filter=filter, moments_us=tuple(map(from_datetime, moments))))
+
+    async def count_matching(
+        self, filter: str, among: Sequence[str], root: str, first: int, last: int, messages_max: int, bytes_max: int
+    ) -> Counted:
+        """How many messages of a root match from one offset to another, until there are so many, or about so much was
+        read; of the filter, those that any of `among` matches, if it names any.
+
+        For readers that limit what they take, as Spark does.
+        """
+        asked = wire.Count(
+            filter=filter,
+            among=tuple(among),
+            root=root,
+            first=first,
+            last=last,
+            messages=messages_max,
+            bytes=bytes_max,
+        )
+        return await self.ask(asked)
 
     async def refresh(self) -> None:
         self._client.link.check_open()

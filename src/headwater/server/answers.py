@@ -30,7 +30,8 @@ from headwater.server.bell import Bell
 from headwater.server.broker import Broker
 from headwater.server.subscriptions import Subscriptions
 from headwater.server.watch.presence import Presence
-from headwater.topics.name import check_filter, root_of
+from headwater.store.log import Counted
+from headwater.topics.name import check_filter, compile_filter, root_of
 from headwater.wire import administration, requests
 from headwater.wire.frame import Kind, pack
 from headwater.wire.operations import OPERATIONS, Operation, Right
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 
 Work = Callable[[], Any]
 DONE = encode(None)
+COUNT_BYTES = 2 * 1024 * 1024
+"""What is read to count messages before others have their turn;"""
+COUNT_BYTES_MAX = 64 * 1024 * 1024
+"""and at most for one request, which may be asked again from where that ended."""
 MOMENT_US_MAX = 253_402_300_799_000_000
 """The last moment of the year 9999."""
 
@@ -219,6 +224,26 @@ class Answers:
     def extents(self, session: Session, request: requests.Extents) -> Work:
         moments = [self.datetime(time_us) for time_us in request.moments_us]
         return lambda: self._broker.core.extents(request.filter, moments)
+
+    def count(self, session: Session, request: requests.Count) -> Work:
+        core = self._broker.core
+        for one in request.among:
+            check_filter(one, core.config)
+        tests = [compile_filter(one) for one in request.among]
+        is_wanted = compile_filter(request.filter)
+
+        def wanted(topic: str) -> bool:
+            return is_wanted(topic) and (not tests or any(test(topic) for test in tests))
+
+        def work(so_far: Counted) -> Any:
+            messages, size = request.messages - so_far.messages, min(request.bytes, COUNT_BYTES_MAX) - so_far.bytes
+            at_once = min(size, COUNT_BYTES)
+            found = core.count(request.filter, request.root, wanted, so_far.end, request.last, messages, at_once)
+            told = Counted(found.end, so_far.messages + found.messages, so_far.bytes + found.bytes)
+            is_done = found.messages >= messages or found.bytes >= size or found.bytes < COUNT_BYTES
+            return told if is_done else Unfinished(partial(work, told))
+
+        return partial(work, Counted(request.first, 0))
 
     def dead_letters(self, session: Session, request: requests.DeadLetters) -> Work:
         letters, place = self._broker.core.dead_letters, request.offset

@@ -116,6 +116,7 @@ OPERATIONS: dict[type[Request[Any]], Operation] = {
         Operation(requests.States, LOOK_AFTER, "answers.states", AGAIN),
         Operation(requests.Ends, SEEN, "answers.ends", AGAIN | READS),
         Operation(requests.Extents, SUBSCRIBE, "answers.extents", AGAIN | READS),
+        Operation(requests.Count, SUBSCRIBE, "answers.count", AGAIN | READS),
         Operation(requests.Events, ADMIN, "core.events.all", AGAIN, "read events"),
         Operation(requests.DeadLetters, LOOK_AFTER, "answers.dead_letters", AGAIN),
         Operation(requests.Redrive, REDRIVE, "answers.redrive", LONG),

@@ -25,6 +25,7 @@ from headwater.message import (
     SubscriptionInfo,
     TopicInfo,
 )
+from headwater.store.log import Counted
 from headwater.wire import administration
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import CAUSE_MAX, U32, U63, U64, Change, Micros, Options, Request, Seconds, check_options
@@ -38,6 +39,8 @@ HEADERS_MAX = 10_000
 LETTERS_MAX = 1_000
 """Dead letters that one request mends."""
 MOMENTS_MAX = 16
+AMONG_MAX = 1_000
+"""Filters among whose messages one request counts."""
 LetterPlace = int | tuple[str, int]
 """An offset, or a root and an offset in it; none is negative, which `_check_places` sees to.
 
@@ -328,6 +331,21 @@ class Extents(Request[list[Extent]], frozen=True, kw_only=True):
 
     filter: str
     moments_us: Annotated[tuple[Micros, ...], msgspec.Meta(max_length=MOMENTS_MAX)] = ()
+
+
+class Count(Request[Counted], frozen=True, kw_only=True):
+    """How many messages of a root a filter matches, from one offset to another, until there are so many.
+
+    Of the filter, those that any of `among` matches, if it names any. A server reads about so many bytes, and no more.
+    """
+
+    filter: str
+    among: Annotated[tuple[str, ...], msgspec.Meta(max_length=AMONG_MAX)] = ()
+    root: str
+    first: U64
+    last: U64
+    messages: U64
+    bytes: U64
 
 
 class Events(Request[list[Event]], frozen=True, kw_only=True):
