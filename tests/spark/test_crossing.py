@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import headwater
 import headwater.bus
@@ -72,6 +72,26 @@ def forgetful(spark: SparkSession, tmp: Path) -> Iterator[tuple[Served, list[Any
         assert len(newer) < len(whole)
         archive(spark, tmp).step("yard", 201, 230)
         yield server, merged(whole, newer)
+
+
+def test_a_limit_counts_all_that_is_archived_and_what_matches_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    with forgetful(spark, tmp_path) as (server, wanted):
+        options = {"url": server.url, "lake": str(tmp_path / "lake"), "topics": "home/1/temp"}
+        stream = StreamReader(read_options(options), SCHEMA)
+        place, counts, found = {"home": 1}, [], []
+        while (end := stream.latestOffset(place, ReadMaxRows(10))) != place:
+            some = [
+                row["offset"]
+                for partition in stream.partitions(place, end)
+                for batch in stream.read(partition)
+                for row in batch.to_pylist()
+            ]
+            counts.append(len(some))
+            found += some
+            place = end
+        stream.stop()
+        assert counts == [2] * 20 + [10, 2]
+        assert found == [row[2] for row in wanted if row[1] == "home/1/temp"]
 
 
 # From a server

@@ -21,7 +21,7 @@ from headwater.log.purges import Purge
 from headwater.message import SchemaInfo
 from headwater.spark.spans import Extent, Log, Span, cuts_by_count
 from headwater.spark.topics import EVERYTHING, Topics
-from headwater.store.log import Hole
+from headwater.store.log import Counted, Hole
 from headwater.store.stream import RETENTION
 
 LOOK_AGAIN_S = 60
@@ -102,6 +102,15 @@ class Crossing:
         lake = sum(span.bytes for span in self._lake_spans(root, first, last, None))
         start = max(first, self._live_from(root))
         return lake + (self._log.bytes_between(root, start, last) if start <= last else 0)
+
+    def count(self, root: str, first: int, last: int, topics: Topics, messages_max: int, bytes_max: int) -> Counted:
+        """How many messages of a stretch match. What is archived is not looked at: all of it counts."""
+        start = max(first, self._live_from(root))
+        archived = min(last + 1, start) - first
+        if archived >= messages_max or start > last:
+            return Counted(first + min(archived, messages_max), min(archived, messages_max))
+        found = self._log.count(root, start, last, topics, messages_max - archived, bytes_max)
+        return Counted(found.end, archived + found.messages, found.bytes)
 
     def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
         """A stretch of a root: files of the lake, then pieces of the log."""

@@ -24,7 +24,7 @@ from headwater.spark.topics import Topics
 from headwater.store import folder as folders
 from headwater.store import state as rows
 from headwater.store.files import DiskFiles
-from headwater.store.log import Hole
+from headwater.store.log import Counted, Hole
 from headwater.store.rocks import RocksReader
 from headwater.store.segment import Segment
 from headwater.store.stream import DiskStream
@@ -127,6 +127,13 @@ class Folder:
             self._bytes(stream, at, max(first, segment.base), min(last, self._last_of(stream, at)))
             for at, segment in self._overlapping(stream, first, last)
         )
+
+    def count(self, root: str, first: int, last: int, topics: Topics, messages_max: int, bytes_max: int) -> Counted:
+        """How many messages of a stretch match, until there are so many, or about so much was read."""
+        stream = self._streams.get(root)
+        if stream is None:  # it was removed meanwhile
+            return Counted(first, 0)
+        return stream.count(topics.test(), first, min(last, stream.durable), messages_max, bytes_max)
 
     def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
         """A stretch of a root, cut at batches into pieces of about so many bytes, or exactly by count."""

@@ -7,8 +7,8 @@
 | topics                | a filter, or several with commas between them, or a JSON list  | #         |
 | startingOffsets       | earliest, latest, JSON of the first offset per root, or a time | earliest  |
 | endingOffsets         | the same; offsets are the first that is not read any more      | latest    |
-| maxMessagesPerTrigger | at most so many messages a micro-batch                         | all       |
-| minMessagesPerTrigger | a micro-batch waits until there are so many                    | 1         |
+| maxMessagesPerTrigger | at most so many messages that match a micro-batch              | all       |
+| minMessagesPerTrigger | a micro-batch waits until so many match                        | 1         |
 | maxTriggerDelay       | but no longer than this: 30s, 15m                              | 15m       |
 | messagesPerPartition  | at most so many messages a partition                           | by bytes  |
 | minPartitions         | at least so many partitions, where there are as many messages  | by bytes  |

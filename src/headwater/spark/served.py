@@ -18,7 +18,7 @@ from headwater.message import SchemaInfo
 from headwater.spark.pieces import Piece
 from headwater.spark.spans import Extent, Span, cuts_by_count
 from headwater.spark.topics import Topics
-from headwater.store.log import Hole
+from headwater.store.log import Counted, Hole
 from headwater.wire.administration import CreateSubscription, ShowSubscription, SubscriptionDetail
 from headwater.wire.request import Option
 
@@ -126,6 +126,16 @@ class Served:
 
     def bytes_between(self, root: str, first: int, last: int) -> int:
         return (last - first + 1) * self._message_bytes.get(root, MESSAGE_BYTES)
+
+    def count(self, root: str, first: int, last: int, topics: Topics, messages_max: int, bytes_max: int) -> Counted:
+        """How many messages of a stretch match, until there are so many, or about so much was read."""
+        among = topics.among(root)
+        try:
+            return self._bus.count_matching(
+                topics.of_root(root), among if len(among) > 1 else (), root, first, last, messages_max, bytes_max
+            )
+        except Malformed:
+            return Counted(first, 0)  # of an older version, it cannot tell
 
     def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
         purged_upto, message_bytes = self._extents[root].purged_upto, self._message_bytes.get(root, MESSAGE_BYTES)

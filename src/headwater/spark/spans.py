@@ -15,7 +15,7 @@ from headwater.lake.columns import FilePlace, Store
 from headwater.log.purges import Purge
 from headwater.message import SchemaInfo
 from headwater.spark.topics import Topics
-from headwater.store.log import Hole
+from headwater.store.log import Counted, Hole
 
 MIB = 1 << 20
 PARTITION_BYTES_MAX = 64 * MIB
@@ -59,6 +59,10 @@ class Log(Protocol):
 
     def bytes_between(self, root: str, first: int, last: int) -> int:
         """About how many bytes a stretch takes."""
+
+    def count(self, root: str, first: int, last: int, topics: Topics, messages_max: int, bytes_max: int) -> Counted:
+        """How many messages of a stretch match, until there are so many, or about so much was read; as far as it can be
+        told."""
 
     def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
         """A stretch of a root, cut into pieces of about so many bytes, or exactly by count."""
@@ -105,6 +109,9 @@ class AsOf:
 
     def bytes_between(self, root: str, first: int, last: int) -> int:
         return self._log.bytes_between(root, first, last)
+
+    def count(self, root: str, first: int, last: int, topics: Topics, messages_max: int, bytes_max: int) -> Counted:
+        return self._log.count(root, first, last, topics, messages_max, bytes_max)
 
     def spans(self, root: str, first: int, last: int, bytes_max: int, messages_max: int | None) -> Iterator[Span]:
         return self._log.spans(root, first, last, bytes_max, messages_max)
@@ -172,7 +179,7 @@ def cuts_by_count(first: int, last: int, messages_max: int) -> Iterator[tuple[in
         yield start, min(last, start + messages_max - 1)
 
 
-def share(backlog: dict[str, int], limit: int) -> dict[str, int]:
+def share(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
     """How many messages each root may give: in proportion to what waits in it, `limit` in all."""
     total = sum(backlog.values())
     if total <= limit:

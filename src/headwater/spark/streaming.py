@@ -30,12 +30,12 @@ from pyspark.sql.types import StructType
 from headwater.arrow.conditions import Conditions
 from headwater.clock import SECOND_US, Clock, SystemClock
 from headwater.errors import Conflict
-from headwater.spark import plan
+from headwater.spark import limits, plan
 from headwater.spark.options import EARLIEST, ReadOptions
 from headwater.spark.progress import Progress
 from headwater.spark.reading import SpansPartition, open_log, partitions_of, read_spans, with_lake
 from headwater.spark.served import Served
-from headwater.spark.spans import Extent, Log, share
+from headwater.spark.spans import Extent, Log
 from headwater.store import folder as folders
 from headwater.store.files import DiskFiles
 
@@ -64,6 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: tuple[bytes | None, int, dict[str, Extent]] | None = None
         """What was there when it was last looked: the watermarks, the time, and the extents."""
         self._progress = Progress(options, self._connected) if options.subscription is not None else None
+        self._waiting = limits.Waiting()
         self._ended_us: int | None = None
         """When it was last said where a micro-batch ends: with a least size, the next one waits from then on."""
 
@@ -134,10 +135,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {root: min(end, self._target[root]) for root, end in ends.items() if root in self._target}
         begin = {root: start.get(root, extents[root].first) for root in ends}
         backlog = {root: max(0, end - begin[root]) for root, end in ends.items()}
-        if isinstance(limit, ReadMaxRows):
-            backlog = share(backlog, limit.max_rows)
+        if isinstance(limit, ReadMaxRows) and sum(backlog.values()) > limit.max_rows:
+            ends = limits.ends_of(self._looking, self.options.topics, begin, backlog, limit.max_rows)
         # Roots that have nothing new stay as they are, so that a batch without news equals its start.
-        return {**start, **{root: begin[root] + more for root, more in backlog.items() if more}}
+        return {**start, **{root: end for root, end in ends.items() if end > begin[root]}}
 
     def _is_to_wait(self, start: Offsets, extents: dict[str, Extent]) -> bool:
         """Whether the next micro-batch is to be larger, and has time to become so. The first one of a run does not
@@ -145,11 +146,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self.options.messages_per_trigger_min
         if least is None or self._target is not None:
             return False
-        waiting, now_us = _backlog(start, extents), self._clock.monotonic_us()
+        backlog, now_us = _backlog(start, extents), self._clock.monotonic_us()
         delay_us = self.options.trigger_delay_s * SECOND_US
-        if waiting < least and self._ended_us is not None and now_us - self._ended_us < delay_us:
-            return True
-        if waiting:
+        if self._ended_us is not None and now_us - self._ended_us < delay_us:
+            topics = self.options.topics
+            if backlog < least or not self._waiting.are(least, self._looking, topics, start, extents):
+                return True
+        if backlog:
             self._ended_us = now_us
         return False
 

@@ -64,8 +64,12 @@ class Topics(msgspec.Struct, frozen=True):
 
     def of_root(self, root: str) -> str:
         """One filter that matches all that is wanted of a root."""
-        found = [one for one in self.filters if filter_covers_root(one, root)]
+        found = list(self.among(root))
         return found[0] if len(found) == 1 else _narrowest([_within(one, root) for one in found])
+
+    def among(self, root: str) -> tuple[str, ...]:
+        """Those filters that may match in a root."""
+        return tuple(one for one in self.filters if filter_covers_root(one, root))
 
     @property
     def asked(self) -> list[str]:
