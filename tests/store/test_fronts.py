@@ -3,6 +3,7 @@ damage."""
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from collections.abc import Callable
@@ -138,6 +139,30 @@ def test_a_segment_that_is_gone_counts_as_if_it_all_matched(tmp_path: Path) -> N
     rest = [topic for offset, topic in enumerate(topics, 1) if not gone.base <= offset < following.base]
     assert found.messages == following.base - gone.base + sum(map(wanted, rest))
     assert found.end == len(topics) + 1
+
+
+def test_what_the_disk_does_not_read_counts_as_if_it_all_matched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, topics = filled(tmp_path, Config(tail_bytes=0), 3)
+    index = stream.indexes.of(stream.segments[0])
+    bad, first = index.positions[20], index.offsets[20]
+    plain = type(stream.pool.get(stream.segments[0].log_path))
+    pread = plain.pread
+
+    def failing(file: File, length: int, position: int) -> bytes:
+        if position >= bad:
+            raise OSError(errno.EIO, "it cannot be read")
+        found: bytes = pread(file, length, position)
+        return found
+
+    monkeypatch.setattr(plain, "pread", failing)
+    wanted = compile_filter("home/1/#")
+    found = stream.count(wanted, 1, len(topics), ALL, ALL)
+    assert (found.end, found.messages) == (
+        len(topics) + 1,
+        sum(map(wanted, topics[: first - 1])) + len(topics) + 1 - first,
+    )
 
 
 def test_offsets_that_are_gone_are_no_messages(tmp_path: Path) -> None:
