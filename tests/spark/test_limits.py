@@ -18,6 +18,7 @@ from client.served import Served
 from headwater.client.bus import Bus as Connection
 from headwater.clock import ManualClock
 from headwater.errors import Malformed
+from headwater.server import answers
 from headwater.spark import limits
 from headwater.spark.options import check_streaming, read_options
 from headwater.spark.served import Served as Log
@@ -116,6 +117,17 @@ def test_a_filter_that_matches_nothing_moves_on_in_bounded_looks(place: Place, m
     assert [end["home"] for end, _ in found] == [101, 201, 301, 361], "and never by less than the limit"
 
 
+def test_a_look_is_one_for_all_roots(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in ("home", "office"):
+        for n in range(30):
+            place.bus.publish_many([(f"{root}/1/temp", b"%d" % n)] * 4)
+    monkeypatch.setattr(limits, "LOOK_BYTES_MAX", 20 * READ_BYTES)
+    start = {"home": 1, "office": 1}
+    stream = place.reader(topics="+/9/temp")
+    assert stream.latestOffset(start, ReadMaxRows(6)) == {"home": 81, "office": 4}
+    stream.stop()
+
+
 def test_where_a_look_ends_no_micro_batch_has_more_than_the_limit(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +219,32 @@ def test_a_server_tells_of_what_its_client_may_read(tmp_path: Path) -> None:
         log = Log(server.url, read_options({"url": server.url, "topics": "home/2/temp,home/3/#"}).topics)
         assert log.count("home", 1, 100, log._topics, 1000, 1 << 30).messages == 40
         log.close()
+
+
+def test_a_server_counts_in_slices_and_no_further_than_it_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served(tmp_path / "data", SMALL) as server, headwater.connect(server.url) as bus:
+        for _ in range(50):
+            server.bus.publish_many([("home/1/temp", b"x"), ("home/2/temp", b"x")])
+        whole = bus.ask(Count(filter="home/2/#", root="home", first=2, last=100, messages=1000, bytes=1 << 40))
+        assert (whole.end, whole.messages, whole.bytes) == (101, 50, 50 * READ_BYTES)
+        slices: list[int] = []
+        count = server.bus.core.count
+
+        def noted(*args: Any) -> Any:
+            slices.append(args[-1])
+            return count(*args)
+
+        monkeypatch.setattr(server.bus.core, "count", noted)
+        monkeypatch.setattr(answers, "COUNT_BYTES", 4 * READ_BYTES)
+        asked = Count(filter="home/2/#", root="home", first=2, last=100, messages=1000, bytes=1 << 40)
+        assert bus.ask(asked) == whole
+        assert slices == [4 * READ_BYTES] * 13
+        assert bus.ask(msgspec.structs.replace(asked, messages=21)).end == 43
+        assert bus.ask(msgspec.structs.replace(asked, bytes=6 * READ_BYTES)).end == 13
+        monkeypatch.setattr(answers, "COUNT_BYTES_MAX", 10 * READ_BYTES)
+        assert bus.ask(asked).end == 21
 
 
 # With Spark
