@@ -9,14 +9,13 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field, StrictInt
 
 from headwater.admin.api.cursor import place_of, place_text
-from headwater.admin.api.dependencies import NUMBER_MAX, Asking, Body, Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import NUMBER_MAX, Asking, Body, Broker, Id, Limit, cut, example, needs
 from headwater.admin.api.payload import Shown, shown_contents
 from headwater.admin.client import Admin
 from headwater.errors import Malformed, NotFound
 from headwater.message import DeadLetter
 from headwater.topics.name import root_of
 from headwater.wire import requests as wire
-from headwater.wire.request import PAGE_BYTES, carried
 
 PLACES_MAX = 10_000
 
@@ -80,9 +79,9 @@ async def list_letters(
     found: list[DeadLetter] = await broker.bus.dead_letters(id, after=place, limit=limit + 1)
     for topic in {one.topic for one in found}:
         caller.check_sight(topic)
-    shown = [_letter(one) for one in found[:limit]]
-    is_more = len(found) > limit or sum(map(carried, found)) >= PAGE_BYTES
-    return LettersPage(dead_letters=shown, next=place_text(shown[-1].root, shown[-1].offset) if is_more else None)
+    rows, last = cut(found, limit)
+    further = None if last is None else place_text(root_of(last.topic), last.offset)
+    return LettersPage(dead_letters=[_letter(one) for one in rows], next=further)
 
 
 @router.get("/{root:segment}/{offset}", summary="Show a dead letter", **needs("reader"))

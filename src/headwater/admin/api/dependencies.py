@@ -18,6 +18,7 @@ from headwater.admin.gate import Caller
 from headwater.clock import to_datetime
 from headwater.errors import Malformed
 from headwater.wire.administration import Role
+from headwater.wire.request import PAGE_BYTES, carried
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -153,6 +154,14 @@ def page(found: Sequence[T], key: Callable[[T], Any], after: Any | None, limit: 
     """So many of a sorted list after a key, and the key after which the next page begins, if there is one."""
     left = list(found) if after is None else [one for one in found if key(one) > after]
     return left[:limit], key(left[limit - 1]) if len(left) > limit else None
+
+
+def cut(found: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
+    """So many of what was asked for with a limit of one more; and the last of them, if there may be others after it: a
+    page of the wire that is large has fewer."""
+    rows = found[:limit]
+    is_more = len(found) > limit or sum(map(carried, found)) >= PAGE_BYTES
+    return rows, rows[-1] if is_more else None
 
 
 async def or_none(asked: Awaitable[T], *errors: type[Exception]) -> T | None:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import Broker, Id, Limit, cut, example, needs
 from headwater.admin.api.messages import NewMessage
 from headwater.admin.api.payload import Shown, shown_contents
 from headwater.message import ScheduleInfo
@@ -56,8 +56,8 @@ class SchedulesPage(BaseModel):
 async def list_schedules(broker: Broker, after: str | None = None, limit: Limit = 100) -> SchedulesPage:
     """By id, with when each is due next."""
     found: list[ScheduleInfo] = await broker.bus.schedules(after=after, limit=limit + 1)
-    shown = [_shown(one) for one in found[:limit]]
-    return SchedulesPage(schedules=shown, next=shown[-1].id if len(found) > limit else None)
+    rows, last = cut(found, limit)
+    return SchedulesPage(schedules=[_shown(one) for one in rows], next=None if last is None else last.id)
 
 
 @router.put("/{id:segment}", summary="Publish a message again and again", **needs("operator"))

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Body, Broker, Id, Limit, example, needs
+from headwater.admin.api.dependencies import Body, Broker, Id, Limit, cut, example, needs
 from headwater.message import SchemaInfo
 from headwater.schemas import Depth
 from headwater.wire.administration import RemoveSchema, SetSchema
@@ -47,8 +47,8 @@ class SchemasPage(BaseModel):
 async def list_schemas(broker: Broker, after: str | None = None, limit: Limit = 100) -> SchemasPage:
     """By the filters of the topics that they are about."""
     found: list[SchemaInfo] = await broker.bus.schemas(after=after, limit=limit + 1)
-    shown = [_shown(one) for one in found[:limit]]
-    return SchemasPage(schemas=shown, next=shown[-1].filter if len(found) > limit else None)
+    rows, last = cut(found, limit)
+    return SchemasPage(schemas=[_shown(one) for one in rows], next=None if last is None else last.filter)
 
 
 @router.put("/{filter:segment}", summary="Refuse payloads that do not fit", **needs("admin"))
