@@ -120,6 +120,35 @@ def test_a_wider_purge_takes_the_place_of_those_of_keys(tmp_path: Path) -> None:
         assert [(one.filter, one.key) for one in bus.purges("home/#")] == [("home/#", None)]
 
 
+def test_pages_of_what_was_purged_leave_nothing_out_though_a_wider_purge_comes_between() -> None:
+    with headwater.open(":memory:") as bus:
+        fill(bus)
+        for topic in ("a", "b", "c"):
+            bus.publish(f"house/{topic}", b"")
+        for filter in ("house/a", "house/b", "house/c", "home/door"):
+            bus.purge(filter)
+        bus.erase(ANN, "home/ann")
+        everything = bus.purges()
+        assert [one.filter for one in everything] == ["home/door", "home/ann", "house/a", "house/b", "house/c"]
+
+        def page(after: PurgeInfo | None, limit: int) -> list[PurgeInfo]:
+            place = None if after is None else (after.root, after.upto, after.filter, after.key)
+            return bus.core.purges_after("#", place, limit)
+
+        for limit in (1, 2, 3, 4, 5, 6):
+            found: list[PurgeInfo] = []
+            while some := page(found[-1] if found else None, limit):
+                assert len(some) <= limit
+                found += some
+            assert found == everything
+        last = page(None, 4)[-1]
+        assert last.filter == "house/b"
+        bus.purge("house/#")  # as far as they did, and in their place
+        assert [one.filter for one in page(last, 4)] == ["house/#"]
+        bus.remove_root("house", force=True)
+        assert page(last, 4) == []
+
+
 @pytest.mark.parametrize(("key", "error"), [(7, Malformed), (b"x" * 1025, TooLarge)])
 def test_what_is_no_key_is_refused(tmp_path: Path, key: object, error: type[Exception]) -> None:
     with headwater.open(tmp_path / "data") as bus, pytest.raises(error):

@@ -77,12 +77,13 @@ from headwater.store.state import State
 from headwater.store.state_recovery import Loss
 from headwater.topics.name import beginning_of, check_filter, compile_filter, filter_covers_root, root_of
 from headwater.upkeep import Upkeep
-from headwater.wire.request import Page
+from headwater.wire.request import Page, page_of
 
 if TYPE_CHECKING:
     from headwater.access.acl import Acl
     from headwater.access.clients import Clients
     from headwater.access.tokens import Tokens
+    from headwater.wire.requests import PurgePlace
 
 
 class Registry(Protocol):
@@ -658,12 +659,24 @@ class Core:
 
     def purges(self, filter: str = "#") -> list[PurgeInfo]:
         """What is purged of the roots that a filter may match."""
+        return list(self._purges(filter))
+
+    def purges_after(self, filter: str, after: PurgePlace | None, limit: int | None) -> list[PurgeInfo]:
+        """The same, a page of it."""
+        return page_of(self._purges(filter, after), limit)
+
+    def _purges(self, filter: str, after: PurgePlace | None = None) -> Iterator[PurgeInfo]:
+        """The same, root by root, and the oldest first. If what comes after something is asked for that a wider purge
+        has taken the place of meanwhile, some of what was purged before it comes once more, rather than none."""
         check_filter(filter, self.config)
-        return [
-            PurgeInfo(root.name, one.filter, one.upto, one.key)
-            for root in sorted(self._covered(filter), key=lambda root: root.name)
-            for one in root.purges
-        ]
+        first = "" if after is None else after[0]
+        for root in sorted((root for root in self._covered(filter) if root.name >= first), key=lambda root: root.name):
+            found = [PurgeInfo(root.name, one.filter, one.upto, one.key) for one in root.purges]
+            if after is not None and root.name == after[0]:
+                last = PurgeInfo(after[0], after[2], after[1], after[3])
+                is_there = last in found
+                found = found[found.index(last) + 1 :] if is_there else [one for one in found if one.upto >= last.upto]
+            yield from found
 
     def _covered(self, filter: str) -> list[Root]:
         return [root for root in self.roots.all() if filter_covers_root(filter, root.name)]

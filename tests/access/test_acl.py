@@ -450,6 +450,9 @@ def test_rules_are_listed_in_order(acl: Acl):
         "allow bob publish a",
         "allow bob publish b",
     ]
+    assert acl.page(None, None) == acl.list()
+    assert acl.page(("bob", "create", "z"), 1) == acl.list()[2:3]
+    assert acl.page(("bob", "publish", "aa"), 5) == acl.list()[3:], "after one that is gone"
 
 
 def test_only_a_rule_that_is_there_is_removed(acl: Acl):

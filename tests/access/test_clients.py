@@ -105,6 +105,10 @@ def test_clients_are_listed_by_name(clients: Clients):
         clients.add(name)
     assert [info.name for info in clients.list()] == ["Küche", "a", "b"]
     assert clients.get("a") == clients.list()[1]
+    assert [info.name for info in clients.page(None, 2)] == ["Küche", "a"]
+    assert [info.name for info in clients.page("a", 2)] == ["b"]
+    assert clients.page("Küche and what is gone", None) == clients.list()[1:]
+    assert clients.page("b", 2) == []
 
 
 def test_a_name_is_the_same_in_whatever_form_it_is_written(clients: Clients):

@@ -55,6 +55,19 @@ def test_a_token_opens_as_far_as_its_role_goes_and_is_kept_over_reopening(state:
     assert {info.id for info in again.list()} == {token.id for token in made.values()}
 
 
+def test_tokens_are_listed_page_by_page_though_one_goes_meanwhile(clients: Clients, tokens: Tokens):
+    clients.add("bob", "his secret")
+    for client in ("bob", "ann", "bob", "ann", "bob"):
+        tokens.add(client, "reader")
+    everything = tokens.list()
+    first = tokens.page(None, 3)
+    assert first == everything[:3]
+    place = (first[-1].client, first[-1].created_us, first[-1].id)
+    assert tokens.page(place, 3) == everything[3:]
+    tokens.remove(first[-1].id)
+    assert tokens.page(place, None) == everything[3:]
+
+
 def test_the_text_is_neither_stored_nor_shown_again(state: State, tokens: Tokens):
     made = tokens.add("ann", "admin")
     (stored,) = [value for _, value in state.scan(rows.TOKEN)]

@@ -71,6 +71,28 @@ def test_a_session_is_shown_and_disconnected(http: httpx.Client, served: Served)
         assert http.get(path).status_code == 404
 
 
+def test_sessions_are_shown_page_by_page(http: httpx.Client, served: Served):
+    buses = [headwater.connect(served.url) for _ in range(5)]
+    try:
+        whole = [one["id"] for one in http.get("/v1/sessions", params={"limit": "1000"}).json()["sessions"]]
+        assert {bus.session for bus in buses} <= set(whole)
+        found: list[str] = []
+        sizes: list[int] = []
+        after: str | None = None
+        while True:
+            page = http.get("/v1/sessions", params={"limit": "2", **({"after": after} if after else {})}).json()
+            found += [one["id"] for one in page["sessions"]]
+            sizes.append(len(page["sessions"]))
+            after = page["next"]
+            if after is None:
+                break
+        assert found == whole == sorted(whole)
+        assert set(sizes[:-1]) == {2}
+    finally:
+        for bus in buses:
+            bus.close()
+
+
 def test_a_client_is_let_in_with_a_secret_that_is_told_once(http: httpx.Client):
     made = http.post("/v1/clients", json={"name": "sensor-7"})
     assert made.status_code == 201

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 import headwater
+import headwater.admin
 from headwater.config import Config
 from headwater.core import Core
 from headwater.delivery.dead_letters import DeadLetters
 from headwater.delivery.retained import RetainedReading
 from headwater.mqtt.packets import Subscribe, Subscription
-from headwater.wire import requests
+from headwater.server.session_row import SessionRow, SubscriptionOf
+from headwater.server.watch.presence import Presence
+from headwater.wire import administration, requests
 from headwater.wire.frame import Kind, pack
 from headwater.wire.request import PAGE_BYTES, PAGE_MAX, Request
 from headwater.wire.requests import encode
@@ -26,6 +31,9 @@ SIZE = 200_000
 TIMES = 100
 """Requests, of less than 30 bytes each, that would be answered with 800 MB."""
 LETTERS = 30
+SESSIONS = 30
+HELD = 1000
+"""Subscriptions that each of these sessions has: 6 MB to be listed."""
 FRAME_BYTES_MAX = PAGE_BYTES + SIZE + 64 * 1024
 """Of an answer: a page, which ends with the row that goes beyond its limit."""
 
@@ -40,7 +48,19 @@ def running() -> Iterator[Served]:
             bus.publish_many([(f"many/{count:05}", b"") for count in range(3 * PAGE_MAX)])
             for message in consumer.batch(LETTERS, timeout_s=10):
                 message.reject("e" * 500)
+        for number in range(SESSIONS):
+            add_session(running, f"many{number:03}", HELD)
         yield running
+
+
+def add_session(running: Served, id: str, held: int = 0) -> None:
+    """A session as one that is stored, and that nobody has come back to yet."""
+    filters = (f"home/{number:04}/{'x' * 50}" for number in range(held))
+    own = tuple(
+        SubscriptionOf(number, "session", f"{id}:{filter}", filter, 0, 0) for number, filter in enumerate(filters)
+    )
+    row = SessionRow(id=id, user="ann", expire_after_s=1e6, subscriptions=own)
+    running.call(lambda: running.server.sessions._add(row))
 
 
 def count_looks(patch: pytest.MonkeyPatch) -> list[int]:
@@ -55,7 +75,7 @@ def count_looks(patch: pytest.MonkeyPatch) -> list[int]:
         return call
 
     listings: list[tuple[type, str]] = [(Core, "topics_after"), (Core, "retained_after"), (DeadLetters, "all")]
-    for owner, name in (*listings, (RetainedReading, "read_on")):
+    for owner, name in (*listings, (RetainedReading, "read_on"), (Presence, "_look")):
         patch.setattr(owner, name, noted(getattr(owner, name)))
     return looks
 
@@ -65,6 +85,7 @@ ASKED: list[Request[Any]] = [
     requests.Topics(),
     requests.DeadLetters(id="dead"),
     requests.States(id="dead"),
+    administration.ListSessions(),
 ]
 
 
@@ -89,10 +110,52 @@ def test_a_page_has_so_many_rows_whatever_is_asked_for(running: Served) -> None:
         assert len(bus.schedules()) == PAGE_MAX + 5
 
 
-def test_nothing_is_computed_for_who_takes_no_answers(running: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registries_are_told_in_pages_and_users_see_all_of_them(running: Served) -> None:
+    bus = running.bus
+    ann = bus.clients.add("ann", "a secret of a test")
+    book = bus.clients._by_name
+    count = PAGE_MAX + 5
+    for number in range(count):
+        bus.acl.allow("ann", "publish", f"page/{number:05}")
+        bus.tokens.add("ann", "reader")
+        bus.publish(f"purged/{number:05}", b"")
+        bus.purge(f"purged/{number:05}")
+        add_session(running, f"page{number:05}")
+        name = f"page-{number:05}"  # as one that is added, without the time that a secret takes
+        book[name] = msgspec.structs.replace(book["ann"], info=msgspec.structs.replace(book["ann"].info, name=name))
+    assert ann.name in book
+    peer = running.peer()
+    listings: list[Any] = [
+        *(administration.ListClients, administration.ListRules, administration.ListTokens, requests.Purges),
+        partial(administration.ListSessions, after="page"),
+    ]
+    for request in listings:
+        for limit in (None, 1_000_000):
+            assert len(peer.ask(request(limit=limit))) == PAGE_MAX
+    assert 1 < len(peer.ask(administration.ListSessions())) < SESSIONS, "large sessions end a page"
+    with headwater.admin.connect(running.server.url) as admin:
+        assert admin.clients.list() == bus.clients.list()
+        assert [(one.user, one.filter) for one in admin.acl.list()] == [
+            (one.user, one.filter) for one in bus.acl.list()
+        ]
+        assert [one.id for one in admin.tokens.list()] == [one.id for one in bus.tokens.list()]
+        assert admin.bus.purges() == bus.purges()
+        assert len(bus.purges()) == len(bus.tokens.list()) == count
+        sessions = [one.id for one in admin.sessions.list()]
+        assert sessions == sorted(running.call(running.server.sessions.ids))
+        assert len(sessions) > count + SESSIONS
+
+
+UNTAKEN = [requests.Retained(filter="#"), administration.ListSessions()]
+
+
+@pytest.mark.parametrize("request_", UNTAKEN, ids=lambda one: type(one).__name__)
+def test_nothing_is_computed_for_who_takes_no_answers(
+    running: Served, monkeypatch: pytest.MonkeyPatch, request_: Request[Any]
+) -> None:
     looks = count_looks(monkeypatch)
     attacker = running.peer(receive_bytes=4096)
-    attacker.send(b"".join(pack(Kind.REQUEST, 100 + n, encode(requests.Retained(filter="#"))) for n in range(TIMES)))
+    attacker.send(b"".join(pack(Kind.REQUEST, 100 + n, encode(request_)) for n in range(TIMES)))
     connection = running.session_of(attacker).connection
     running.until(lambda: not connection.is_writable, "the asker has more than it takes")
     # Others are served meanwhile.

@@ -8,7 +8,8 @@ import pytest
 import headwater
 from headwater.channels.table import read_table, write_table
 from headwater.errors import Conflict, HeadwaterError, Malformed, NotAllowed, NotFound, QuotaExceeded, ReadOnly
-from headwater.wire.administration import ChannelInfo, ChannelSpec
+from headwater.wire.administration import ChannelInfo, ChannelSpec, ListChannels
+from server.harness import Running
 
 PORT = 9000
 
@@ -46,6 +47,20 @@ def test_a_channel_is_kept_with_its_place_and_shows_no_secret(tmp_path: Path):
     with headwater.open(tmp_path) as bus:
         assert bus.channels.list() == []
         assert bus.subscriptions() == []
+
+
+def test_channels_are_listed_page_by_page_or_the_one_of_an_id(bus: Any):
+    names = [f"c{number}" for number in range(5)]
+    bus.channels.add_many([spec(name, destination_port=1) for name in reversed(names)])
+    assert [one.id for one in bus.channels.page(None, None, 2)] == names[:2]
+    assert [one.id for one in bus.channels.page(None, "c1", None)] == names[2:]
+    assert [one.id for one in bus.channels.page("c3", "c4", 2)] == ["c3"]
+    with Running(bus=bus) as served:
+        peer = served.peer()
+        page = [one.id for one in peer.ask(ListChannels(after="c0", limit=3))]
+        assert page == names[1:4]
+        with headwater.connect(served.server.url) as other:
+            assert ids(other) == names
 
 
 def test_an_id_that_is_there_is_a_conflict_that_shows_what_is_there(bus: Any):

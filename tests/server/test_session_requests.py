@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -88,9 +89,39 @@ def test_what_a_slow_one_has_yet_to_take_and_what_it_lost_are_told():
 
 
 def test_many_sessions_are_looked_at_in_several_turns(running: Running, monkeypatch: pytest.MonkeyPatch):
+    looks, look = [], presence.Presence._look
+
+    def counted(self: presence.Presence, *args: Any) -> int:
+        looks.append(look(self, *args))
+        return looks[-1]
+
+    monkeypatch.setattr(presence.Presence, "_look", counted)
     monkeypatch.setattr(presence, "SLICE", 2)
     peers = [running.peer("ann") for _ in range(5)]
     assert set(sessions(peers[0])) == {peer.session for peer in peers}
+    assert looks == [2, 2, 1]
+    for peer in peers:
+        for number in (1, 2):  # so that one session is as much as a turn may be
+            peer.subscribe(number, f"home/{number}", kind="live")
+    looks.clear()
+    assert set(sessions(peers[0])) == {peer.session for peer in peers}
+    assert looks == [1, 1, 1, 1, 1]
+
+
+def test_sessions_come_in_pages_by_id_and_one_that_has_ended_ends_no_page(running: Running):
+    peers = [running.peer("ann") for _ in range(5)]
+    running.peer("bob")
+    ids = sorted(peer.session for peer in peers)
+    running.call(lambda: setattr(running.server.sessions.get(ids[1]), "is_ended", True))
+    ann = next(peer for peer in peers if peer.session != ids[1])
+    for limit in (1, 2, 3, 4, 5):
+        found: list[str] = []
+        while page := ann.ask(wire.ListSessions(after=found[-1] if found else None, limit=limit)):
+            assert len(page) <= limit
+            found += [info.id for info in page]
+            if len(page) < limit:
+                break
+        assert found == [id for id in ids if id != ids[1]]
 
 
 def test_a_session_whose_connection_is_cut_is_told_and_may_come_back(running: Running):

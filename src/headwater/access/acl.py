@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import builtins
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, get_args
@@ -30,6 +31,7 @@ from headwater.memo import Memo
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
 from headwater.topics.name import check_filter, compile_filter, filter_covers, filters_overlap, is_wild
+from headwater.wire.request import page_after
 
 Action = Literal["publish", "subscribe", "create", "channel", "admin"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -323,6 +325,10 @@ class Acl:
     def list(self) -> list[Rule]:
         """Every rule, by user, action and filter."""
         return sorted(self._rules.values(), key=_key)
+
+    def page(self, after: tuple[str, str, str] | None, limit: int | None) -> builtins.list[Rule]:
+        """The next of them after a user, an action and a filter."""
+        return page_after(tuple(self._rules.values()), _key, after, limit)
 
     # Deciding
 

@@ -10,8 +10,10 @@ Invariants:
 
 from __future__ import annotations
 
+import builtins
 import secrets
 from collections.abc import Callable, Collection
+from operator import attrgetter
 
 import msgspec
 
@@ -25,6 +27,7 @@ from headwater.errors import Conflict, NotAllowed, NotFound, QuotaExceeded, Unau
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
 from headwater.wire.administration import Client, Registration
+from headwater.wire.request import page_after
 
 CLIENTS_MAX = 100_000
 """One more client: QuotaExceeded (429)."""
@@ -128,6 +131,11 @@ class Clients:
         """Every client, by name."""
         found = tuple(self._by_name.values())  # in one step, since a writer may be at work
         return sorted((row.info for row in found), key=lambda info: info.name)
+
+    def page(self, after: str | None, limit: int | None) -> builtins.list[Client]:
+        """The next of them after a name."""
+        found = tuple(self._by_name.values())
+        return page_after((row.info for row in found), attrgetter("name"), after, limit)
 
     def get(self, name: str) -> Client | None:
         """One of them."""

@@ -10,6 +10,7 @@ A token's text is `hwt_<id>_<secret>`. Invariants:
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import hmac
 import secrets
@@ -28,6 +29,7 @@ from headwater.errors import Malformed, NotFound, QuotaExceeded, Unauthenticated
 from headwater.store import state as rows
 from headwater.store.state import State, key_words, pack
 from headwater.wire.administration import Role
+from headwater.wire.request import page_after
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -150,8 +152,11 @@ class Tokens:
 
     def list(self) -> list[TokenInfo]:
         """Every token, by client and age."""
-        found = (row.info for row in self._valid())
-        return sorted(found, key=lambda info: (info.client, info.created_us, info.id))
+        return sorted((row.info for row in self._valid()), key=_place)
+
+    def page(self, after: tuple[str, int, str] | None, limit: int | None) -> builtins.list[TokenInfo]:
+        """The next of them after a client, the moment of its making and an id."""
+        return page_after((row.info for row in self._valid()), _place, after, limit)
 
     def check(self, token: str) -> TokenInfo:
         """Whose token this is; Unauthenticated (401) if it is none."""
@@ -178,6 +183,10 @@ class Tokens:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
+
+
+def _place(info: TokenInfo) -> tuple[str, int, str]:
+    return info.client, info.created_us, info.id
 
 
 def _key(row: TokenRow) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -17,6 +18,7 @@ from headwater.admin.search.search import MOST, Asked, Search
 from headwater.admin.search.wanted import Wanted
 from headwater.client.admin import Acl, Ask, Channels, Clients
 from headwater.client.bus import Bus
+from headwater.client.pages import listed
 from headwater.client.url import Address, Token
 from headwater.clock import from_datetime
 from headwater.config import Connecting
@@ -154,7 +156,7 @@ class Tokens:
 
     def list(self) -> Any:
         """Every token: `.id .client .role .created_us`."""
-        return self._ask(wire.ListTokens())
+        return listed(self._ask, wire.ListTokens, attrgetter("client", "created_us", "id"))
 
     def check(self, token: str) -> Any:
         """Whose token this is; Unauthenticated (401) if it is none."""
@@ -167,9 +169,9 @@ class Sessions:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    def list(self) -> Any:
-        """Every session: `.id .user .address .subscriptions …`."""
-        return self._ask(wire.ListSessions())
+    def list(self, *, after: str | None = None, limit: int | None = None) -> Any:
+        """Every session, by id: `.id .user .address .subscriptions …`; with a limit a page of them, after an id."""
+        return listed(self._ask, wire.ListSessions, attrgetter("id"), limit, after=after)
 
     def show(self, id: str) -> Any:
         """A list of that one session."""

@@ -12,9 +12,11 @@ Invariants:
 
 from __future__ import annotations
 
+import builtins
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -32,6 +34,7 @@ from headwater.store.keys import KEY, is_sealed
 from headwater.store.state import key_words, pack
 from headwater.wire import webhook
 from headwater.wire.administration import ChannelInfo, ChannelSpec, ChannelTrial
+from headwater.wire.request import page_after
 
 CHANNELS_MAX = 1000
 """One more channel: QuotaExceeded (429)."""
@@ -208,6 +211,13 @@ class ChannelRegistry:
     def list(self, id: str | None = None) -> list[ChannelInfo]:
         """Every channel, or the one of this id."""
         return [self._info(row) for row in (self.rows() if id is None else [self._known(id)])]
+
+    def page(self, id: str | None, after: str | None, limit: int | None) -> builtins.list[ChannelInfo]:
+        """The next of them after an id, or the one of this id."""
+        if id is not None:
+            return self.list(id)
+        rows = page_after(self._by_id.copy().values(), attrgetter("id"), after, limit)
+        return [self._info(row) for row in rows]
 
     def check_secret(self, row: ChannelRow) -> None:
         """SecretMissing (409) if a channel's secret is stored, and cannot be opened."""

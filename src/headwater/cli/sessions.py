@@ -75,13 +75,13 @@ def _found(at: At, id: str | None = None) -> Sequence[Found]:
     bus = at.server()
     if bus is not None:
         with bus:
-            served: Sequence[Found] = Admin(bus).sessions.list() if id is None else Admin(bus).sessions.show(id)
-        return served
-    with at.look() as bus:
-        found = [row for row in stored_sessions(bus.core.state) if id in (None, row.id)]
+            found: list[Found] = Admin(bus).sessions.list() if id is None else Admin(bus).sessions.show(id)
+    else:
+        with at.look() as bus:
+            found = [row for row in stored_sessions(bus.core.state) if id in (None, row.id)]
     if id is not None and not found:
         raise NotFound(f'there is no session "{id}"; headwater sessions list shows those that are')
-    return sorted(found, key=lambda row: (row.user, row.id))
+    return sorted(found, key=lambda one: (one.user, one.id))
 
 
 def _at_server(at: At, work: Callable[[Sessions], Any]) -> Any:

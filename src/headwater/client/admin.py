@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
+from headwater.client.pages import listed
 from headwater.wire import administration
 from headwater.wire.request import Request
 
@@ -37,7 +39,7 @@ class Clients(Asking):
 
     def list(self) -> Any:
         """Every client: `.id .name .created_us .rotated_us`."""
-        return self._ask(administration.ListClients())
+        return listed(self._ask, administration.ListClients, attrgetter("name"))
 
 
 class Acl(Asking):
@@ -57,7 +59,7 @@ class Acl(Asking):
 
     def list(self) -> Any:
         """Every rule: `.user .action .filter .allow`."""
-        return self._ask(administration.ListRules())
+        return listed(self._ask, administration.ListRules, attrgetter("user", "action", "filter"))
 
     def _change(self, change: Literal["allow", "deny", "remove"], user: str, action: str, filter: str) -> Any:
         return self._ask(administration.ChangeRule(change=change, user=user, action=action, filter=filter))
@@ -87,7 +89,9 @@ class Channels(Asking):
 
     def list(self, id: str | None = None) -> Any:
         """Every channel, or the one of this id: `.id .name .filter .state .lag …`."""
-        return self._ask(administration.ListChannels(id=id))
+        if id is not None:
+            return self._ask(administration.ListChannels(id=id))
+        return listed(self._ask, administration.ListChannels, attrgetter("id"))
 
     def test(self, id: str) -> Any:
         """Try to reach its destination: `.ok .detail .took_s`."""

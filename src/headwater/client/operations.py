@@ -11,13 +11,14 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
+from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headwater import surface
 from headwater.client.admin import Acl, Channels, Clients
 from headwater.client.client import Client
 from headwater.client.feed import Feed, Verbs
-from headwater.client.pages import all_pages
+from headwater.client.pages import all_pages, listed
 from headwater.clock import from_datetime, to_datetime
 from headwater.config import Config
 from headwater.delivery.dead_letters import Position, places_of
@@ -32,6 +33,7 @@ from headwater.message import (
     Erased,
     Extent,
     Message,
+    PurgeInfo,
     ScheduleInfo,
     SchemaInfo,
     StateInfo,
@@ -152,8 +154,11 @@ class Operations(Served):
     commit_stage = asks(surface.Bus.commit_stage, wire.CommitStage)
     drop_stage = asks(surface.Bus.drop_stage, wire.DropStage)
     purge = asks(surface.Bus.purge, wire.Purge)
-    purges = asks(surface.Bus.purges, wire.Purges)
     remove_root = asks(surface.Bus.remove_root, wire.RemoveRoot)
+
+    async def purges(self, filter: str = "#") -> list[PurgeInfo]:
+        found = await listed(self.ask, wire.Purges, attrgetter("root", "upto", "filter", "key"), filter=filter)
+        return list(dict.fromkeys(found))  # of what is purged meanwhile, some may come twice
 
     async def subscriptions(self, *, after: str | None = None, limit: int | None = None) -> list[SubscriptionInfo]:
         return await all_pages(

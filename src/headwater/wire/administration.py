@@ -87,7 +87,10 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class ListClients(Request[list[Client]], frozen=True, kw_only=True):
-    """Every client."""
+    """Every client, by name: a page of them, after a name."""
+
+    after: str | None = None
+    limit: U32 | None = None
 
 
 class ChangeRule(Change[None], frozen=True, kw_only=True):
@@ -109,7 +112,11 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class ListRules(Request[list[Rule]], frozen=True, kw_only=True):
-    """Every rule."""
+    """Every rule, by user, action and filter: a page of them, after a rule."""
+
+    after: tuple[str, str, str] | None = None
+    """Its `user`, `action` and `filter`."""
+    limit: U32 | None = None
 
 
 # Schemas
@@ -132,7 +139,7 @@ class RemoveSchema(Change[None], frozen=True, kw_only=True):
 
 
 class ListSchemas(Request[list[SchemaInfo]], frozen=True, kw_only=True):
-    """What payloads have to be, by filter; with a limit a page of them, after a filter."""
+    """What payloads have to be, by filter: a page of them, after a filter."""
 
     after: str | None = None
     limit: U32 | None = None
@@ -173,7 +180,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListTokens(Request[list[Token]], frozen=True, kw_only=True):
-    """Every token."""
+    """Every token, by client and age: a page of them, after a token."""
+
+    after: tuple[str, int, str] | None = None
+    """Its `client`, `created_us` and `id`."""
+    limit: U32 | None = None
 
 
 class CheckToken(Request[Token], frozen=True, kw_only=True):
@@ -216,9 +227,11 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListSessions(Request[list[SessionInfo]], frozen=True, kw_only=True):
-    """Every session, for administrators; for others those of the same user. With an id, that one."""
+    """Sessions by id, for others than administrators those of their user: a page, after an id; with an id, that one."""
 
     id: str | None = None
+    after: str | None = None
+    limit: U32 | None = None
 
 
 class SessionSubscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -376,9 +389,11 @@ class RemoveChannel(Change[None], frozen=True, kw_only=True):
 
 
 class ListChannels(Request[list[ChannelInfo]], frozen=True, kw_only=True):
-    """Every channel; with an id, that one."""
+    """Every channel, by id: a page of them, after an id; with an id, that one."""
 
     id: str | None = None
+    after: str | None = None
+    limit: U32 | None = None
 
 
 class ChannelTrial(msgspec.Struct, frozen=True, kw_only=True):

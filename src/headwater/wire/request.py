@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from heapq import nsmallest
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -20,6 +21,8 @@ PAGE_MAX = 1000
 """Rows of a listing that one answer has, at most;"""
 PAGE_BYTES = 1024 * 1024
 """and bytes that they carry: it ends with the row that reaches this. So a page that has fewer of both is the last."""
+SUBSCRIPTION_BYTES = 32
+"""Of each subscription of a session, besides its filter and its id."""
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -64,11 +67,14 @@ class Change(Request[A], Generic[A], frozen=True, kw_only=True):
 
 
 def carried(one: object) -> int:
-    """Bytes that a row of a listing carries, as pages count them: payload, key, headers, errors and a schema's text."""
+    """Bytes that a row of a listing carries, as pages count them: payload, key, headers, errors, a schema's text, and
+    the subscriptions of a session."""
     headers: Iterable[tuple[str, str]] = getattr(one, "header_pairs", ())
     errors: Iterable[str] = getattr(one, "errors", ())
+    subscriptions: Iterable[Any] = getattr(one, "subscriptions", ())
     payload = getattr(one, "payload", None)  # the `text` of what has one is that payload, and may be none
     size = len(getattr(one, "text", "") if payload is None else payload) + len(getattr(one, "key", b"") or b"")
+    size += sum(SUBSCRIPTION_BYTES + len(sub.filter) + len(sub.id or "") for sub in subscriptions)
     return size + sum(len(name) + len(value) for name, value in headers) + sum(map(len, errors))
 
 
@@ -79,7 +85,7 @@ class Page(Generic[A]):
 
     def __init__(self, limit: int | None = None) -> None:
         self.rows: list[A] = []
-        self._count_left = min(limit or PAGE_MAX, PAGE_MAX)
+        self._count_left = rows_max(limit)
         self._bytes_left = PAGE_BYTES
 
     @property
@@ -113,3 +119,17 @@ def page_of(rows: Iterable[A], limit: int | None) -> list[A]:
         if page.is_full:
             break
     return page.rows
+
+
+def page_after(rows: Iterable[A], key: Callable[[A], Any], after: Any | None, limit: int | None) -> list[A]:
+    """The next of these after a key, in the order of their keys, as many as fit into one answer.
+
+    Each page looks at all of them and sorts few, so that other threads have their turn meanwhile.
+    """
+    left = rows if after is None else (one for one in rows if key(one) > after)
+    return page_of(nsmallest(rows_max(limit), left, key=key), limit)
+
+
+def rows_max(limit: int | None) -> int:
+    """Rows that a page has, at most."""
+    return min(limit or PAGE_MAX, PAGE_MAX)

@@ -49,6 +49,10 @@ the next garbage collection.
 """
 
 
+PurgePlace = tuple[str, int, str, bytes | None]
+"""The root, the offset, the filter and the key of something that was purged."""
+
+
 def _check_places(places: Iterable[LetterPlace]) -> None:
     for place in places:
         offset = place if isinstance(place, int) else place[1]
@@ -237,7 +241,7 @@ class Schedule(Change[ScheduleInfo], frozen=True, kw_only=True):
 
 
 class Schedules(Request[list[ScheduleInfo]], frozen=True, kw_only=True):
-    """Messages that are published again and again, by id; with a limit a page of them, after an id."""
+    """Messages that are published again and again, by id: a page of them, after an id."""
 
     after: str | None = None
     limit: U32 | None = None
@@ -416,9 +420,12 @@ class Purge(Change[int], frozen=True, kw_only=True):
 
 
 class Purges(Request[list[PurgeInfo]], frozen=True, kw_only=True):
-    """What was purged of the roots that a filter may match."""
+    """What was purged of the roots that a filter may match, root by root, the oldest first: a page, after one of it."""
 
     filter: str = "#"
+    after: PurgePlace | None = None
+    """Its `root`, `upto`, `filter` and `key`."""
+    limit: U32 | None = None
 
 
 class Erase(Change[Erased], frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headwater.admin.api.dependencies import Broker, Id, Limit, ShownTime, needs, page, shown
+from headwater.admin.api.dependencies import Broker, Id, Limit, ShownTime, cut, needs, shown
 from headwater.wire.administration import SessionInfo
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -50,12 +50,9 @@ class SessionsPage(BaseModel):
 @router.get("", summary="List sessions", **needs("reader"))
 async def list_sessions(broker: Broker, after: str | None = None, limit: Limit = 100) -> SessionsPage:
     """By id."""
-    found, further = page(sorted(await broker.sessions.list(), key=_id), _id, after, limit)
-    return SessionsPage(sessions=[shown(Session, one) for one in found], next=further)
-
-
-def _id(info: SessionInfo) -> str:
-    return info.id
+    found: list[SessionInfo] = await broker.sessions.list(after=after, limit=limit + 1)
+    rows, last = cut(found, limit)
+    return SessionsPage(sessions=[shown(Session, one) for one in rows], next=None if last is None else last.id)
 
 
 @router.get("/{id:segment}", summary="Show a session", **needs("reader"))

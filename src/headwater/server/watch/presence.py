@@ -11,20 +11,24 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headwater.actor import Unfinished
 from headwater.clock import SECOND_US
 from headwater.errors import Closed, NotFound, TimedOut
 from headwater.server.broker import Broker
 from headwater.server.live_pump import LivePump
 from headwater.wire import administration as wire
+from headwater.wire.request import Page, rows_max
 
 if TYPE_CHECKING:
     from headwater.server.connection import Connection
     from headwater.server.session import Session
 
 SLICE = 200
-"""Sessions that are looked at in one turn of the loop."""
+"""Sessions that are looked at in one turn of the loop, and subscriptions of theirs: it ends with the session that
+reaches this."""
 
 Infos = list[wire.SessionInfo]
 R = TypeVar("R")
@@ -39,12 +43,13 @@ class Presence:
         self._began_us = broker.clock.now_us() - round(loop.time() * SECOND_US)
         """When the loop's clock was 0."""
 
-    def list(self, asking: Session, request: wire.ListSessions) -> Callable[[], Infos]:
-        """Every session that somebody may see, by user and id; with an id, that one."""
+    def list(self, asking: Session, request: wire.ListSessions) -> Callable[[], Any]:
+        """Sessions that somebody may see, by id: a page of them, after an id; with an id, that one."""
+        page = Page[wire.SessionInfo](request.limit)
         if request.id is not None:
             session = self._known(asking, request.id)
-            return lambda: self._on_loop(partial(self._look, [session]))
-        return lambda: self._infos([one for one in self._broker.sessions.all() if self._sees(asking, one)])
+            return lambda: self._infos([session], page)
+        return partial(self._fill, asking, page, request.after, rows_max(request.limit))
 
     def end(self, asking: Session, request: wire.EndSession) -> Callable[[], None]:
         """Cut a session's connection, or end it for good."""
@@ -76,10 +81,22 @@ class Presence:
 
     # In a thread
 
-    def _infos(self, sessions: Sequence[Session]) -> Infos:
-        slices = (sessions[first : first + SLICE] for first in range(0, len(sessions), SLICE))
-        found = [info for few in slices for info in self._on_loop(partial(self._look, few))]
-        return sorted(found, key=lambda info: (info.user, info.id))
+    def _fill(self, asking: Session, page: Page[wire.SessionInfo], after: str | None, limit: int) -> Infos | Unfinished:
+        """Look at the next sessions; until a page is full, or there are no others, once more after others' turn."""
+        sessions, user = self._broker.sessions, asking.row.user
+        ids = sessions.ids() if self._broker.is_admin(user, asking.row.id) else sessions.ids_of(user)
+        next_ids = nsmallest(limit, (one for one in ids if after is None or one > after))
+        found = (session for one in next_ids if (session := sessions.get(one)) is not None)
+        self._infos([session for session in found if self._sees(asking, session)], page)
+        if page.is_full or len(next_ids) < limit:
+            return page.rows
+        return Unfinished(partial(self._fill, asking, page, next_ids[-1], limit))
+
+    def _infos(self, sessions: Sequence[Session], page: Page[wire.SessionInfo]) -> Infos:
+        """Put these on a page, as far as it has room; a few in each turn of the loop."""
+        while sessions and not page.is_full:
+            sessions = sessions[self._on_loop(partial(self._look, sessions, page)) :]
+        return page.rows
 
     def _disconnect(self, session: Session) -> None:
         if address := self._on_loop(lambda: self._cut(session)):
@@ -132,8 +149,17 @@ class Presence:
         connection.say_goodbye(Closed("an administrator has cut this connection; connect again"), reconnect=True)
         return connection.address
 
-    def _look(self, sessions: Sequence[Session]) -> Infos:
-        return [self._info(session) for session in sessions if not session.is_ended]
+    def _look(self, sessions: Sequence[Session], page: Page[wire.SessionInfo]) -> int:
+        """Put the first of these on a page; how many that were."""
+        work = 0
+        for count, session in enumerate(sessions, 1):
+            if not session.is_ended:
+                page.add(self._info(session))
+                work += len(session.pumps) + len(session.subscriptions)
+            work += 1
+            if page.is_full or work >= SLICE:
+                return count
+        return len(sessions)
 
     def _info(self, session: Session) -> wire.SessionInfo:
         connection, row = session.connection, session.row
