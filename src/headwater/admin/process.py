@@ -28,6 +28,7 @@ from headwater.config import Connecting
 from headwater.errors import HeadwaterError
 from headwater.server.log import Log, configure
 from headwater.serving.outside import Listening, Outside
+from headwater.stdout import Stdout
 
 NICENESS = 5
 """Its nice value: where both want the same core, the server goes first."""
@@ -156,7 +157,8 @@ def _unable(outside: Outside, error: OSError) -> str:
 
 def _say(said: Listening) -> None:
     try:
-        sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
-        sys.stdout.buffer.flush()
+        out = Stdout()
+        out.write(msgspec.json.encode(said) + b"\n")
+        out.flush()
     except BrokenPipeError:  # the server is gone
         os._exit(1)

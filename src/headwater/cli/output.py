@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.message import DeadLetter, Message
+from headwater.stdout import Stdout
 
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], str | Text]]
@@ -155,7 +156,7 @@ def show_all(found: Iterable[T], columns: Columns[T], object_of: Callable[[T], d
 
 def emit(value: dict[str, Any]) -> None:
     """One object, on a line of its own."""
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    Stdout().write(msgspec.json.encode(value) + b"\n")
 
 
 def bytes_object(name: str, value: bytes) -> dict[str, str]:
@@ -227,7 +228,7 @@ class Messages:
         emit(message_object(message))
 
     def _raw(self, message: Message) -> None:
-        sys.stdout.buffer.write(message.payload + b"\n")
+        Stdout().write(message.payload + b"\n")
 
     def _plain(self, message: Message) -> None:
         sys.stdout.write(f"{safe(message.topic)}\t{message.offset}\t{shown(message.payload, self._hex)}\n")

@@ -41,6 +41,7 @@ from headwater.spark.reading import SpansPartition, is_typed, open_log, partitio
 from headwater.spark.source import MESSAGE, check_schema
 from headwater.spark.spans import AsOf, Span
 from headwater.spark.streaming import StreamReader
+from headwater.stdout import Stdout
 from headwater.store import folder as folders
 from headwater.store.log import Hole
 from headwater.topics.name import is_wild
@@ -251,7 +252,7 @@ def _span(span: Span, options: ReadOptions) -> Given:
     }
 
 
-def serve(asked: BinaryIO, answered: BinaryIO) -> None:
+def serve(asked: BinaryIO, answered: BinaryIO | Stdout) -> None:
     """Answer requests until there are no more."""
     planner = Planner()
     for line in asked:
@@ -264,12 +265,14 @@ def serve(asked: BinaryIO, answered: BinaryIO) -> None:
             told = "".join(traceback.format_exception(error))
             answered.write(msgspec.json.encode({"error": told}) + b"\n")
             answered.flush()
-    planner.answers({"ask": "stop"})
+    for _ in planner.answers({"ask": "stop"}):
+        pass
 
 
 def main() -> None:
     """Answer on stdout, to which nobody else is to write."""
-    answered, sys.stdout = sys.stdout.buffer, sys.stderr
+    answered = Stdout()
+    sys.stdout = sys.stderr
     try:
         serve(sys.stdin.buffer, answered)
     except (BrokenPipeError, KeyboardInterrupt):

@@ -23,6 +23,7 @@ import headwater
 from headwater import errors, threads
 from headwater.arrow import query
 from headwater.errors import Failed, HeadwaterError, TooLarge
+from headwater.stdout import Stdout
 from headwater.topics.name import filters_overlap
 
 NICENESS = 10
@@ -83,8 +84,9 @@ def run() -> int:
             raise TooLarge(f"the answer has {len(line)} bytes; select less, or ask for fewer rows")
     except HeadwaterError as error:
         line = msgspec.json.encode(Answered(error=(type(error).__name__, str(error.args[0]))))
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
+    out = Stdout()
+    out.write(line + b"\n")
+    out.flush()
     os._exit(0)  # the thread that waits for the input would be waited for
 
 

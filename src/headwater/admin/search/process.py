@@ -21,6 +21,7 @@ from headwater.admin.search.wanted import Wanted
 from headwater.clock import SECOND_US, SystemClock, to_datetime
 from headwater.errors import Failed, Gap, HeadwaterError
 from headwater.message import Headers, Message
+from headwater.stdout import Stdout
 
 NICENESS = 10
 """How much it steps back behind the process that starts it, which does so behind the server."""
@@ -143,5 +144,6 @@ class _Teller:
 
 
 def _say(said: Said) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
-    sys.stdout.buffer.flush()
+    out = Stdout()
+    out.write(msgspec.json.encode(said) + b"\n")
+    out.flush()

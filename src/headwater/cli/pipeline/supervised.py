@@ -24,6 +24,7 @@ from headwater.clock import SECOND_US, SystemClock
 from headwater.errors import HeadwaterError
 from headwater.serving.child import STEADY_S
 from headwater.serving.pipelines import RESTART_S, Told, words_of
+from headwater.stdout import Stdout
 from headwater.wire.administration import Job
 
 RUNNING, WAITING, DONE = "running", "waiting", "done"
@@ -141,7 +142,7 @@ def main() -> None:
     """Run what the input says until it ends."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     told = msgspec.json.decode(sys.stdin.buffer.readline(), type=Told)
-    out, lock = sys.stdout.buffer, threads.Lock()
+    out, lock = Stdout(), threads.Lock()
 
     def say(job: Job) -> None:
         with lock:
