@@ -106,15 +106,22 @@ def server(tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def sql(spark, server):
-    """Ask a session with a catalog `hw` of the server."""
+def session(spark, server):
+    """A session of its own with a catalog `hw` of the server: one that has a catalog keeps it as it is."""
     if find() is None:
         pytest.skip("tables are in the jar, which is not built: `make jvm` does it, where there is javac")
-    spark.conf.set("spark.sql.catalog.hw", "headwater.spark.HeadwaterCatalog")
-    spark.conf.set("spark.sql.catalog.hw.url", server.url)
+    made = spark.newSession()
+    made.conf.set("spark.sql.catalog.hw", "headwater.spark.HeadwaterCatalog")
+    made.conf.set("spark.sql.catalog.hw.url", server.url)
+    return made
+
+
+@pytest.fixture
+def sql(session):
+    """Ask the session."""
 
     def ask(query: str) -> list[tuple[Any, ...]]:
-        return [tuple(bytes(v) if isinstance(v, bytearray) else v for v in row) for row in spark.sql(query).collect()]
+        return [tuple(bytes(v) if isinstance(v, bytearray) else v for v in row) for row in session.sql(query).collect()]
 
     return ask
 
@@ -160,19 +167,19 @@ def test_an_insert_publishes(sql, server):
     assert ("", "alerts", False) in sql("SHOW TABLES IN hw")
 
 
-def test_a_table_of_a_session_keeps_its_options(sql, spark, server):
+def test_a_table_of_a_session_keeps_its_options(sql, session, server):
     where = f"USING headwater OPTIONS (url '{server.url}', topics 'copies/#')"
     try:
         sql(f"CREATE TABLE copies {where} AS SELECT 'copies/a' AS topic, payload FROM hw.`home/hall/temp`")
         sql("INSERT INTO copies VALUES ('copies/b', X'62')")
-        more = spark.sql("SELECT 'copies/c' AS topic, X'63' AS payload").write.format("headwater")
+        more = session.sql("SELECT 'copies/c' AS topic, X'63' AS payload").write.format("headwater")
         more.mode("append").saveAsTable("copies")
         rows = [("copies/a", b"19.0"), ("copies/b", b"b"), ("copies/c", b"c")]
         assert sql("SELECT * FROM copies ORDER BY topic") == rows
         sql(f"CREATE TABLE whole {where}")
         assert ("offset", "bigint", None) in sql("DESCRIBE whole")
         assert sql("SELECT topic, payload FROM whole ORDER BY topic") == rows
-        query = spark.readStream.table("whole").writeStream.format("memory").queryName("streamed")
+        query = session.readStream.table("whole").writeStream.format("memory").queryName("streamed")
         query.trigger(availableNow=True).start().awaitTermination()
         assert sql("SELECT count(*) FROM streamed") == [(3,)]
     finally:
