@@ -29,6 +29,8 @@ PING_S = 2
 """How often a silent server is asked whether it is there; after two times without an answer another is tried."""
 LOOK_S = 1.0
 """How often it is looked whether a server that is silent keeps it from trying another."""
+END_S = 1.0
+"""How long what is under way may take to end when the connection is closed."""
 PENDING_BYTES = 16 << 20
 """What may wait to be sent to a server."""
 TROUBLES_KEPT = 16
@@ -120,9 +122,11 @@ class NatsConnection:
         try:
             self.loop.run_forever()
         finally:
-            for task in asyncio.all_tasks(self.loop):
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.sleep(0))
+            if tasks:
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=END_S))
             self.loop.close()
 
     async def _connect(self, options: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ class NatsEngine:
         self._rows = NatsRows(connection, f"HW-{settings.bus}", replicas)
         self._lock = threads.Lock()
         self._outgoing: deque[tuple[int, bytes, int, Callable[[Told], None]]] = deque()
-        self._is_woken = False
+        self._is_woken = self._is_over = False
         self._waiting: dict[int, Waiting] = {}
         self._token = 0
         self._handlers: threads.ThreadPoolExecutor | None = None
@@ -138,7 +138,7 @@ class NatsEngine:
         self._connection.soon(self._wake.set)
 
     async def _send(self) -> None:
-        while True:
+        while not self._is_over:  # the library may swallow that it is cancelled
             await self._wake.wait()
             self._wake.clear()
             with self._lock:
@@ -405,6 +405,7 @@ class NatsEngine:
 
     def close(self) -> None:
         def end() -> None:
+            self._is_over = True
             self._sender.cancel()
             for token in tuple(self._waiting):
                 self._waiting[token].timer.cancel()
