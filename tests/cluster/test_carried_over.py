@@ -74,7 +74,9 @@ class Left:
         bus.stage("sink", EPOCH, [("carry/staged", b"%d" % number) for number in range(3)])
 
     def _is_there(self, client: str) -> bool:
-        return any(one.client == client and one.address for one in Admin(self.rig.bus).sessions.list())
+        return any(
+            one.client == client and one.address and one.subscriptions for one in Admin(self.rig.bus).sessions.list()
+        )
 
     def port(self, place: int) -> int:
         return self.rig.mqtt_ports[place]
