@@ -67,8 +67,13 @@ def test_ctrl_c_while_commands_are_put_together_is_no_traceback():
         "from headwater_command import main\n"
         "main()"
     )
-    command = [sys.executable, "-c", code, "pub", "home/x", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "pub", "home/x", "1"],
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  (nothing else is done)
+    )
+    with process:
         assert process.stderr is not None
         assert process.stderr.readline() == b"waiting\n"
         process.send_signal(signal.SIGINT)

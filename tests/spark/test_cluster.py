@@ -54,7 +54,7 @@ def test_archive_and_sink_run_on_a_cluster(tmp_path: Path) -> None:
             assert [message.payload for message in server.bus.replay(f"{copy}/#")] == told
 
 
-WITHOUT_SPARK = {"infer", "status"}
+WITHOUT_SPARK = {"erase", "infer", "status"}
 """Commands that start none."""
 
 

@@ -205,6 +205,7 @@ class Client:
         if checksum(deliver.body) != deliver.crc:
             raise Malformed(f'a batch of "{deliver.root}" arrived damaged; the connection is made anew')
         self._again.discard(frame.id)
+        feed.is_open = True  # also where whoever asked for it has yet to hear that it is
         if feed is self._reply_feed:
             for message in feed.messages_of(deliver):
                 self.replies.answer(message)
